@@ -146,13 +146,6 @@ def measure(cluster: Cluster, child: AloneController, seconds: float) -> dict[st
     return {"cpu_percent": cpu_percent, "memory_mb": memory_mb, "requests": requests}
 
 
-def make_namespace(cluster: Cluster) -> None:
-    """Make the namespace and, as no controller does it, the account without which no pod is admitted."""
-    cluster.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-    where = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
-    cluster.create(where, {"metadata": {"name": "default"}})
-
-
 def rows(sizes: list[int], seconds: float, rate_rps: float) -> Iterator[Row]:
     """Each size after the one before, on the same cluster."""
     with (
@@ -161,7 +154,10 @@ def rows(sizes: list[int], seconds: float, rate_rps: float) -> Iterator[Row]:
     ):
         state = Path(folder)
         shutil.copytree(MODELS, state / "models")
-        make_namespace(cluster)
+        cluster.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        # No controller makes the account without which no pod is admitted.
+        where = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
+        cluster.create(where, {"metadata": {"name": "default"}})
         pods = ClaimedPods(cluster, NAMESPACE)
         registered = 0
         try:

@@ -96,7 +96,9 @@ def measure(options: argparse.Namespace, figures: Figures) -> None:
     latency = latency_registry.build("ours", CPU, {"sleeping": profile})
     device = PlanningDevice(GpuPool(CPU, 1, 0.0), latency, {"sleeping": profile})
     for k in options.client_batches:
-        plan = planned(asked_for(options, k), device)
+        shadow = ShadowWish(ShadowPolicy.NONE)
+        asked = Workload("w", "sleeping", options.slo, options.rate, "w", client_batch=k, shadow=shadow)
+        plan = planned(asked, device)
         ((_, partition, _),) = plan.placements()
         model = Served(partition.models[0].batch, 1, 0)
         with sleeping([model]) as running:
@@ -105,11 +107,6 @@ def measure(options: argparse.Namespace, figures: Figures) -> None:
         figures.add(f"{what}: P99 of the median run", seen, "ms", at_most=options.slo)
         for means in ("predicted", "simulated"):
             figures.add(f"{what}: {means} over it", found[means] / seen, at_least=LEAST, at_most=MOST)
-
-
-def asked_for(options: argparse.Namespace, client_batch: int) -> Workload:
-    shadow = ShadowWish(ShadowPolicy.NONE)
-    return Workload("w", "sleeping", options.slo, options.rate, "w", client_batch=client_batch, shadow=shadow)
 
 
 def main() -> int:

@@ -161,7 +161,7 @@ def test_a_redirect_needs_no_engine(host: Docker, away: str, fault: str) -> None
             else:
                 os.kill(pid, signal.SIGKILL)
             hit_s = time.time()
-            until(lambda: redirected_without_engine(host.document("status")))
+            until(lambda: (s := host.document("status"))["guard"][0]["redirect"] and s["trouble"])
             assert host.routed() == [standby.name]
             assert not host.document("status")["guard"][0]["breaker_open"]
         finally:
@@ -181,10 +181,6 @@ def test_a_redirect_needs_no_engine(host: Docker, away: str, fault: str) -> None
 
 def names(host: Docker, client: docker.DockerClient) -> set[str]:
     return {container.name for container in host.containers(client)}
-
-
-def redirected_without_engine(status: dict[str, Any]) -> bool:
-    return bool(status["guard"][0]["redirect"] and status["trouble"])
 
 
 def throttle(pid: int) -> None:

@@ -42,23 +42,16 @@ def kill(processes: list[psutil.Process]) -> None:
 
 
 MAPS = ("devices", "env", "files")
-"""What has names of its own as keys."""
+"""What has names of its own as keys, as pinned models have: a plan's models are a list."""
 
 
 def with_unknown_keys(value: Any) -> Any:
     if isinstance(value, list):
         return [with_unknown_keys(one) for one in value]
     if isinstance(value, dict):
-        return {
-            **{k: v if k in MAPS or _is_map(k, v) else with_unknown_keys(v) for k, v in value.items()},
-            "later": 1,
-        }
+        named = {k for k, v in value.items() if k in MAPS or (k == "models" and isinstance(v, dict))}
+        return {**{k: v if k in named else with_unknown_keys(v) for k, v in value.items()}, "later": 1}
     return value
-
-
-def _is_map(key: str, value: Any) -> bool:
-    """Of pinned models; a plan's models are a list."""
-    return key == "models" and isinstance(value, dict)
 
 
 def documents_of(text: str) -> list[Any]:

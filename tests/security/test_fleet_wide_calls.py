@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from pathlib import Path
 import gateway_rig as rig
 import grpc
 import pytest
+from background import stopped
 from gateway_clients import SERVICE, Target, connected
 from tritonclient.grpc import service_pb2
 
@@ -165,13 +164,10 @@ def test_a_broken_file_does_not_stop_the_facade(opened: Rig) -> None:
 
 
 def test_a_stopped_server_holds_a_fleet_wide_call_up_for_seconds_only(opened: Rig) -> None:
-    os.kill(opened.triton.process.pid, signal.SIGSTOP)
-    try:
+    with stopped(opened.triton.process.pid):
         started = time.monotonic()
         status, _, _ = opened.target.raw("POST", "/v2/logging", VERBOSE)
         waited_s = time.monotonic() - started
-    finally:
-        os.kill(opened.triton.process.pid, signal.SIGCONT)
     assert status == 503
     # Reading what to put back, the call itself, putting it back; a call without bound waits for its client.
     assert waited_s < 10 * ANSWER_S

@@ -17,6 +17,7 @@ import gateway_rig as rig
 import grpc
 import mutations
 import pytest
+from gateway_clients import SERVICE
 from mutations import Corpus
 from raw_http2 import call, frame_of
 from tritonclient.grpc import service_pb2
@@ -24,7 +25,6 @@ from tritonclient.grpc import service_pb2
 from controlplane.domain.fleet import Route
 
 SERVER_OF = {"first": "left", "second": "right"}
-SERVICE = "/inference.GRPCInferenceService/"
 REFUSALS = {
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.NOT_FOUND,

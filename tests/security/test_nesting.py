@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import random
-import signal
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +13,7 @@ import gateway_rig as rig
 import httpx
 import numpy as np
 import pytest
+from background import stopped
 from gateway_clients import Served, Target, served
 from host_ports import free_ports
 
@@ -152,14 +151,11 @@ def test_what_is_shallow_in_the_buffer_needs_no_facade(guarded: Served, target: 
         b'"parameters": {"binary_data_size": 2000000}}]}'
     )
     (facade,) = processes.find(guarded.places, processes.FACADE)
-    os.kill(facade, signal.SIGSTOP)
-    try:
+    with stopped(facade):
         for body in (request(1.5), nested(DEEPEST_JSON), nested(10, 25_000)):
             assert target.raw("POST", INFER, body)[0] == 200
         for body, length in ((head + bytes(2_000_000), len(head)), (bytes(2_000_000), 0)):
             assert target.raw("POST", INFER, body, {LENGTH: str(length)})[0] == 200
-    finally:
-        os.kill(facade, signal.SIGCONT)
 
 
 def test_large_json_goes_to_the_backup_of_a_dead_server(target: Target) -> None:

@@ -20,7 +20,7 @@ from typing import Any, cast
 import gateway_rig as rig
 import grpc
 import pytest
-from background import until
+from background import stopped, until
 from certificates import Authority
 from gateway_clients import BODY, SERVICE, http_call, inference
 from tls_network import Code, Network, created, status_of
@@ -149,12 +149,8 @@ def test_a_client_that_haproxy_may_still_accept_is_not_said_to_be_revoked(
     monkeypatch.setattr(registry, "_ANSWER_DEADLINE_S", 0.0)
     (haproxy,) = processes.find(network.places, processes.HAPROXY)
     (name,) = (client.name for client in network.clients.clients())
-    os.kill(haproxy, signal.SIGSTOP)
-    try:
-        with pytest.raises(GatewayError, match=rf"process {haproxy}\) does not answer"):
-            network.clients.revoke(name)
-    finally:
-        os.kill(haproxy, signal.SIGCONT)
+    with stopped(haproxy), pytest.raises(GatewayError, match=rf"process {haproxy}\) does not answer"):
+        network.clients.revoke(name)
     network.clients.create(Client(name, ("first",)))  # brings HAProxy to the file
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import gateway_rig as rig
 import psutil
 import pytest
-from background import until
+from background import stopped, until
 
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import processes
@@ -71,11 +71,8 @@ def test_calls_of_a_dead_facade_wait_for_the_next_one(open_folder: Path) -> None
             with urllib.request.urlopen(url, timeout=60) as answer:
                 return int(answer.status)
 
-        os.kill(supervisor, signal.SIGSTOP)
-        try:
+        with stopped(supervisor):
             os.kill(facade, signal.SIGKILL)
             until(lambda: processes.find(places, processes.FACADE) == ())
             calls = [pool.submit(live) for _ in range(4)]
-        finally:
-            os.kill(supervisor, signal.SIGCONT)
         assert [call.result() for call in calls] == [200] * 4

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
+import signal
 import subprocess
 import threading
 import time
@@ -31,6 +33,31 @@ def running(command: Sequence[str], **how: Any) -> Iterator[subprocess.Popen[Any
             yield process
         finally:
             process.kill()
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """Within, a process stands still."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def meanwhile(*works: Callable[[threading.Event], object]) -> Iterator[None]:
+    """Work in threads inside the context; each ends soon after its event is set."""
+    stop = threading.Event()
+    threads = [threading.Thread(target=work, args=(stop,)) for work in works]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(60)
 
 
 class Background(ABC):

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from controlplane.domain.device import GpuPool, ShareGrid
-from controlplane.domain.plan import Plan, Rule
+from controlplane.domain.plan import Plan, Rule, Totals
 from controlplane.domain.workload import WITHIN_S, ShadowPolicy, ShadowWish, Workload
 from controlplane.files import catalogue
 from controlplane.latency import registry as latency_registry
@@ -119,10 +119,21 @@ def mixed(count: int, copies: int, seed: int) -> tuple[Workload, ...]:
 
 
 def request(
-    workloads: Sequence[Workload], *, latency: str = "igniter", rule: Rule = Rule.HALF_SLO, **more: object
+    workloads: Sequence[Workload],
+    *,
+    latency: str = "igniter",
+    rule: Rule = Rule.HALF_SLO,
+    device: Device | None = None,
+    **more: object,
 ) -> PlanRequest:
-    devices = {"v100": v100(latency)}
+    """A question to planners about any number of V100s, or about this `device`."""
+    devices = {"v100": device or v100(latency)}
     return PlanRequest(tuple(workloads), devices, rule, **{"clock": StoppedClock(), **more})  # type: ignore[arg-type]
+
+
+def p99_request(workloads: Sequence[Workload], **more: object) -> PlanRequest:
+    """The same under P99, by our own latency model."""
+    return request(workloads, latency="ours", rule=Rule.P99, **more)  # type: ignore[arg-type]
 
 
 def planned(
@@ -130,6 +141,17 @@ def planned(
 ) -> Plan:
     chosen = registry.strategy(strategy, iterations=iterations)
     return chosen.plan(request(workloads, **more))  # type: ignore[arg-type]
+
+
+def joint_p99(workloads: Sequence[Workload], **more: object) -> Plan:
+    """The plan of `joint` under P99, by our own latency model; `more`: see `request`."""
+    return registry.strategy("joint").plan(p99_request(workloads, **more))
+
+
+def totals(plan: Plan) -> Totals:
+    """Those that every strategy's plan has."""
+    assert plan.totals is not None
+    return plan.totals
 
 
 def gpu_type(latency: str) -> GpuType:

@@ -14,12 +14,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from controlplane.domain.plan import Infeasible, Partition, Placement
-from controlplane.domain.profile import Profile
+from controlplane.domain.plan import Infeasible, Partition
 from controlplane.domain.workload import Workload
 from controlplane.latency.protocol import Estimate, IntArray, LatencyModel, Slots
 from controlplane.planning.judge.finalise import Draft
-from controlplane.planning.judge.placements import largest_batch, refusal
+from controlplane.planning.judge.placements import largest_batch, refusal, with_partitions
 from controlplane.planning.protocol import Device, PlanRequest
 
 Kind = tuple[str, int]
@@ -82,34 +81,27 @@ class InRequests:
         """A draft for `request`, with batches and rates in inferences and the models' own names."""
         if all(w.client_batch == 1 for w in self.workloads.values()):
             return draft
-        return replace(
-            draft,
-            gpus=tuple(
-                replace(gpu, partitions=tuple(self._partition(p) for p in gpu.partitions))
-                for gpu in draft.gpus
-            ),
-            infeasible=(*(self._infeasible(i) for i in draft.infeasible), *self.refused),
-        )
+        refused = [
+            replace(i, nearest_rate_rps=i.nearest_rate_rps * self.workloads[i.workload].client_batch)
+            if i.nearest_rate_rps is not None
+            else i
+            for i in draft.infeasible
+        ]
+        gpus = with_partitions(draft.gpus, self._partition)
+        return replace(draft, gpus=gpus, infeasible=(*refused, *self.refused))
 
     def _partition(self, partition: Partition) -> Partition:
-        original = {p.model: self.workloads[p.name] for p in partition.workloads}
+        own = {w.model: self.workloads[w.name] for w in partition.workloads}
         models = tuple(
-            replace(m, model=original[m.model].model, batch=m.batch * original[m.model].client_batch)
+            replace(m, model=own[m.model].model, batch=m.batch * own[m.model].client_batch)
             for m in partition.models
         )
-        placements = tuple(self._placement(p) for p in partition.workloads)
-        return replace(partition, models=models, workloads=placements)
-
-    def _placement(self, placement: Placement) -> Placement:
-        own = self.workloads[placement.name]
-        k = own.client_batch
-        return replace(placement, model=own.model, rate_rps=placement.rate_rps * k, client_batch=k)
-
-    def _infeasible(self, refused: Infeasible) -> Infeasible:
-        rate = refused.nearest_rate_rps
-        if rate is None:
-            return refused
-        return replace(refused, nearest_rate_rps=rate * self.workloads[refused.workload].client_batch)
+        workloads = []
+        for w in partition.workloads:
+            asked = self.workloads[w.name]
+            k = asked.client_batch
+            workloads.append(replace(w, model=asked.model, rate_rps=w.rate_rps * k, client_batch=k))
+        return replace(partition, models=models, workloads=tuple(workloads))
 
 
 def in_requests(
@@ -120,10 +112,12 @@ def in_requests(
     if not kinds:
         return tuple(workloads), devices
     names = _names(kinds, {m for d in devices.values() for m in d.latency.models})
-    return (
-        tuple(_in_requests(w, names) for w in workloads),
-        {name: _device(device, names) for name, device in devices.items()},
-    )
+    served = []
+    for w in workloads:
+        k = w.client_batch
+        of_one = w if k == 1 else replace(w, model=names[w.model, k], rate_rps=w.rate_rps / k, client_batch=1)
+        served.append(of_one)
+    return tuple(served), {name: _device(device, names) for name, device in devices.items()}
 
 
 def _too_large(workload: Workload, devices: Iterable[Device]) -> str | None:
@@ -145,13 +139,6 @@ def _names(kinds: Iterable[Kind], taken: set[str]) -> dict[Kind, str]:
     return names
 
 
-def _in_requests(workload: Workload, names: Mapping[Kind, str]) -> Workload:
-    k = workload.client_batch
-    if k == 1:
-        return workload
-    return replace(workload, model=names[workload.model, k], rate_rps=workload.rate_rps / k, client_batch=1)
-
-
 def _device(device: Device, names: Mapping[Kind, str]) -> Device:
     """The device with a model and a profile for each kind of request that it can execute."""
     own = device.latency.models
@@ -166,23 +153,18 @@ def _device(device: Device, names: Mapping[Kind, str]) -> Device:
         np.array([*range(len(own)), *(own.index(model) for model, _ in kinds)], dtype=np.int64),
         np.array([*(1 for _ in own), *(k for _, k in kinds)], dtype=np.int64),
     )
-    profiles = {
-        name: _profile(device.profiles[model], name, k, largest_batch(device, model, k) // k)
-        for (model, k), name in kinds.items()
-    }
-    return replace(device, latency=latency, profiles={**device.profiles, **profiles})
-
-
-def _profile(profile: Profile, name: str, client_batch: int, most_requests: int) -> Profile:
-    """What holds for requests of a profile's model: the latency model speaks for the points."""
-    largest, law = max(profile.points, key=lambda p: p.batch), profile.memory_law
-    memory_mb = {} if law is None else {n: law[0] + law[1] * client_batch * n for n in (1, 2)}
-    return replace(
-        profile,
-        model=name,
-        points=(largest,),
-        colocation=(),
-        fits={},
-        max_batch=most_requests,
-        memory_by_batch=memory_mb,
-    )
+    profiles = dict(device.profiles)
+    for (model, k), name in kinds.items():
+        profile = device.profiles[model]
+        law = profile.memory_law
+        # The latency model speaks for the points.
+        profiles[name] = replace(
+            profile,
+            model=name,
+            points=(max(profile.points, key=lambda p: p.batch),),
+            colocation=(),
+            fits={},
+            max_batch=largest_batch(device, model, k) // k,
+            memory_by_batch={} if law is None else {n: law[0] + law[1] * k * n for n in (1, 2)},
+        )
+    return replace(device, latency=latency, profiles=profiles)

@@ -11,7 +11,7 @@ from controlplane.planning.capacity.gpu_types import GpuType, gpu_types
 from controlplane.planning.capacity.items import by_slo
 from controlplane.planning.judge.placements import largest_batch_in_memory
 from controlplane.planning.judge.queues import QueueCache
-from controlplane.planning.protocol import Device, PlanRequest
+from controlplane.planning.protocol import PlanRequest
 
 
 @dataclass(slots=True)
@@ -32,9 +32,18 @@ class Context:
     @staticmethod
     def of(request: PlanRequest, started: float) -> Context:
         """For all workloads of a request."""
+        # Each model has batches for which an empty GPU has the memory.
+        devices = {}
+        for name, device in request.devices.items():
+            profiles = dict(device.profiles)
+            for w in request.workloads:
+                if (own := profiles.get(w.model)) is not None:
+                    most = largest_batch_in_memory(w, device)
+                    if most < own.largest_batch:
+                        profiles[w.model] = replace(own, max_batch=int(most))
+            devices[name] = replace(device, profiles=profiles)
         workloads = sorted(request.workloads, key=lambda w: (w.model, *by_slo(w)))
-        types = gpu_types(_with_fitting_batches(request), request.rule, request.quantile)
-        return Context(request, types, workloads, started)
+        return Context(request, gpu_types(devices, request.rule, request.quantile), workloads, started)
 
     def stop(self) -> bool:
         """Whether the limit in seconds is reached."""
@@ -47,17 +56,3 @@ class Context:
     def cost(self, gpus: Sequence[PlannedGpu]) -> float:
         """Of these GPUs; their number where all are free."""
         return sum(self.gpu_types[g.type].price for g in gpus)
-
-
-def _with_fitting_batches(request: PlanRequest) -> dict[str, Device]:
-    """The devices, each model with batches for which an empty GPU has the memory."""
-    devices = {}
-    for name, device in request.devices.items():
-        profiles = dict(device.profiles)
-        for w in request.workloads:
-            if w.model in profiles:
-                own = profiles[w.model]
-                most = min(own.largest_batch, largest_batch_in_memory(w, device))
-                profiles[w.model] = own if most == own.largest_batch else replace(own, max_batch=int(most))
-        devices[name] = replace(device, profiles=profiles)
-    return devices

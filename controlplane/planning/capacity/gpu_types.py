@@ -82,12 +82,13 @@ class GpuType:
 
 def gpu_types(devices: Mapping[str, Device], rule: Rule, quantile: float | None) -> dict[str, GpuType]:
     """All GPU types of a question, by name; the quantile counts under P99 only."""
-    price, deciding = gpu_prices(devices), quantile if rule is Rule.P99 else None
+    free = not any(device.pool.price_per_hour for device in devices.values())
+    deciding = quantile if rule is Rule.P99 else None
     return {
         name: GpuType(
             name,
             device,
-            price[name],
+            1.0 if free else device.pool.price_per_hour,
             rule,
             deciding,
             BatchTimes.alone(device, deciding),
@@ -95,9 +96,3 @@ def gpu_types(devices: Mapping[str, Device], rule: Rule, quantile: float | None)
         )
         for name, device in devices.items()
     }
-
-
-def gpu_prices(devices: Mapping[str, Device]) -> dict[str, float]:
-    """What a GPU of each type costs per hour; 1 each where all are free, so that GPUs are counted."""
-    price = {name: d.pool.price_per_hour for name, d in devices.items()}
-    return price if any(price.values()) else dict.fromkeys(price, 1.0)

@@ -28,8 +28,8 @@ def sharing_key(workload: Workload, rule: Rule) -> Hashable:
     """Workloads with equal keys may share a queue.
 
     One server serves them, so model, client batch, memory, shadow and the time after which it refuses a
-    request must be the same. Poisson streams add up
-    to a Poisson stream; constant streams add up to neither, and no queue model here covers the sum.
+    request must be the same. Poisson streams add up to a Poisson stream; constant streams add up to neither,
+    and no queue model here covers the sum.
     """
     own_queue = workload.isolated or (rule is Rule.P99 and workload.arrivals is Arrivals.CONSTANT)
     shadow = workload.shadow
@@ -99,27 +99,7 @@ class ItemArrays:
     constant: BoolArray
 
     @staticmethod
-    def of(items: Sequence[Item], gpu_type: GpuType) -> ItemArrays:
-        """Of any models."""
-        return ItemArrays._of(
-            gpu_type,
-            [i.model for i in items],
-            np.array([i.rate_rps for i in items], dtype=np.float64),
-            np.array([i.slo_ms for i in items], dtype=np.float64),
-            np.array([i.servers for i in items], dtype=np.int64),
-            np.array([i.constant for i in items], dtype=np.bool_),
-        )
-
-    @staticmethod
-    def of_pools(
-        gpu_type: GpuType, model: str, rate: FloatArray, slo_ms: FloatArray, servers: IntArray
-    ) -> ItemArrays:
-        """Pools of one model with Poisson arrivals; `rate` is per server."""
-        poisson = np.zeros(rate.size, dtype=np.bool_)
-        return ItemArrays._of(gpu_type, [model] * rate.size, rate, slo_ms, servers, poisson)
-
-    @staticmethod
-    def _of(
+    def of(
         gpu_type: GpuType,
         models: Sequence[str],
         rate: FloatArray,
@@ -127,6 +107,7 @@ class ItemArrays:
         servers: IntArray,
         constant: BoolArray,
     ) -> ItemArrays:
+        """Of these models, by what is known about them on this GPU type."""
         profiles = [gpu_type.device.profiles.get(m) for m in models]
         outside = np.array([(p.frontend_ms or 0.0) if p else 0.0 for p in profiles])
         jitter = np.array([(p.jitter or 0.0) if p else 0.0 for p in profiles])

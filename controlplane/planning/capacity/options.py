@@ -64,12 +64,8 @@ def serving_options(groups: Sequence[Group], gpu_types: Mapping[str, GpuType]) -
         for i, item in enumerate(items):
             if np.isfinite(expected[i]):
                 found[i].append(_option(item, table, expected, i))
-        large = {
-            i: _fewest_servers(item, gpu_type)
-            for i, item in enumerate(items)
-            if table.items.model[i] >= 0 and expected[i] > _LARGE_PERCENT
-        }
-        _add_pools(large, groups, gpu_type, found)
+        large = np.flatnonzero((table.items.model >= 0) & (expected > _LARGE_PERCENT)).tolist()
+        _add_pools({i: _fewest_servers(items[i], gpu_type) for i in large}, groups, gpu_type, found)
     for options in found:
         options.sort(key=lambda option: cheapest_first(option, gpu_types))
     return found

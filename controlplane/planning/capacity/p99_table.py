@@ -94,7 +94,7 @@ def tolerated_slowdown(
     waits = with_jitter(rows, first, 1.0, each, items.jitter[:, None, None])
     loads = _max_utilisation_slowed(slo_ms * per_ms / batch, waits)
     # A batch of one has rows for all shapes, and they are equal.
-    cell, part = _between(_shape_of(first_ms / full_ms, batch[:, None]))
+    cell, part = _shape_cell(first_ms / full_ms, batch[:, None])
     item = np.arange(items.rate.size)[:, None]
     allowed = loads[item, cell] * (1.0 - part) + loads[item, cell + 1] * part
     # Never faster than a single request.
@@ -176,7 +176,7 @@ def _waits(full: FloatArray, first: FloatArray, batches: IntArray, pool_sizes: S
     table = all_pool_sizes()[np.array(pool_sizes) - 1][:, np.searchsorted(BATCHES, batches)]
     known = np.isfinite(full)
     first_part = np.divide(first, full, out=np.ones(known.shape), where=known)
-    cell, part = _between(_shape_of(first_part, batches[:, None]))
+    cell, part = _shape_cell(first_part, batches[:, None])
     row, part = np.arange(batches.size)[:, None], part[..., None]
     waits = (1.0 - part) * table[:, row, cell] + part * table[:, row, cell + 1]
     return np.asarray(np.minimum.accumulate(waits[..., ::-1], axis=-1)[..., ::-1])
@@ -213,15 +213,9 @@ def max_utilisation(allowed: FloatArray, waits: FloatArray) -> FloatArray:
     return answer
 
 
-def _shape_of(first_part: FloatArray, batch: FloatArray | IntArray) -> FloatArray:
-    """The shape s of curves with t(1) / t(b) = `first_part`."""
-    single = 1.0 / batch
-    answer: FloatArray = np.clip((first_part - single) / np.maximum(1.0 - single, 0.5), 0.0, 1.0)
-    return answer
-
-
-def _between(shape: FloatArray) -> tuple[IntArray, FloatArray]:
-    """The cell of `SHAPES` that each shape lies in, and how far along it."""
-    grid = np.array(SHAPES)
+def _shape_cell(first_part: FloatArray, batch: FloatArray | IntArray) -> tuple[IntArray, FloatArray]:
+    """The cell of `SHAPES` with the shape of t(1) / t(b) = `first_part`, and how far along it that lies."""
+    single, grid = 1.0 / batch, np.array(SHAPES)
+    shape = np.clip((first_part - single) / np.maximum(1.0 - single, 0.5), 0.0, 1.0)
     cell: IntArray = np.minimum(np.searchsorted(grid, shape, side="right") - 1, grid.size - 2)
     return cell, (shape - grid[cell]) / (grid[cell + 1] - grid[cell])

@@ -84,7 +84,14 @@ class ToleranceTable:
         # The servers of a pool are the same item several times.
         distinct = list({id(i): i for i in items}.values())
         place = {id(i): n for n, i in enumerate(distinct)}
-        asked = ItemArrays.of(distinct, gpu_type)
+        asked = ItemArrays.of(
+            gpu_type,
+            [i.model for i in distinct],
+            np.array([i.rate_rps for i in distinct], dtype=np.float64),
+            np.array([i.slo_ms for i in distinct], dtype=np.float64),
+            np.array([i.servers for i in distinct], dtype=np.int64),
+            np.array([i.constant for i in distinct], dtype=np.bool_),
+        )
         known = np.flatnonzero(asked.model >= 0)
         found = Tolerance.none(len(distinct), gpu_type.percents.size)
         found.set(known, best_batches(gpu_type.alone, asked.take(known), gpu_type))

@@ -65,32 +65,24 @@ def closer_bound(
 class _Classes:
     """All families as classes of rising SLO, one family after the other.
 
-    `rate` (classes,), `slo_ms` that of the loosest of a class, `family` and `end`: its family's number and
-    where that ends. `models` are those of the families.
+    `rate` (classes,), `slo_ms` that of the loosest of a class, `family` its family's number. `models` are
+    those of the families.
     """
 
     rate: FloatArray
     slo_ms: FloatArray
     family: IntArray
-    end: IntArray
     models: tuple[str, ...]
 
     @staticmethod
     def of(kin: Sequence[Group]) -> _Classes:
         runs = [_runs(family, max(1, _MOST_CLASSES // len(kin))) for family in kin]
-        sizes = [len(own) for own in runs]
         return _Classes(
             np.array([sum(w.rate_rps for w in run) for own in runs for run in own]),
             np.array([run[-1].slo_ms for own in runs for run in own]),
-            np.repeat(np.arange(len(kin)), sizes),
-            np.repeat(np.cumsum(sizes), sizes),
+            np.repeat(np.arange(len(kin)), [len(own) for own in runs]),
             tuple(family[0].model for family in kin),
         )
-
-    @property
-    def edges(self) -> FloatArray:
-        """Where classes begin and end, by rate: (classes + 1,)."""
-        return np.append(0.0, np.cumsum(self.rate))
 
 
 def _runs(family: Group, most: int) -> list[Group]:
@@ -149,19 +141,16 @@ class _Market:
         effects = None if fast or not models.size else PairEffects.of(gpu_type, models)
         if effects is None:
             return None
-        sides = [_Market._sides(effects, classes, f, int(m)) for f, m in enumerate(numbers) if m >= 0]
+        sides = []
+        edges, fewest = np.append(0.0, np.cumsum(classes.rate)), np.array([first for first, _ in POOLS])
+        for family in np.flatnonzero(numbers >= 0):
+            own, model = np.flatnonzero(classes.family == family), int(numbers[family])
+            carried = effects.carried(model, classes.slo_ms[own])
+            until = np.minimum(edges[own][:, None] + carried * fewest, edges[own[-1] + 1])
+            last = np.clip(np.searchsorted(edges, until, side="right") - 1, own[0], own[-1])
+            part = (until - edges[last]) / classes.rate[last]
+            sides.append(_Sides(np.flatnonzero(effects.model == model), int(own[0]), last, part))
         return _Market(Gpu.of(effects), tuple(sides), gpu_type.price)
-
-    @staticmethod
-    def _sides(effects: PairEffects, classes: _Classes, family: int, model: int) -> _Sides:
-        own = np.flatnonzero(classes.family == family)
-        carried = effects.carried(model, classes.slo_ms[own])
-        edges, end = classes.edges, int(classes.end[own[0]])
-        fewest = np.array([first for first, _ in POOLS])
-        until = np.minimum(edges[own][:, None] + carried * fewest, edges[end])
-        last = np.clip(np.searchsorted(edges, until, side="right") - 1, own[0], end - 1)
-        part = (until - edges[last]) / classes.rate[last]
-        return _Sides(np.flatnonzero(effects.model == model), int(own[0]), last, part)
 
     def worth(self, paid: FloatArray) -> FloatArray:
         """What each option earns at most at each level: (options, levels)."""
@@ -239,16 +228,15 @@ def _dearest(classes: _Classes, markets: Sequence[_Market]) -> FloatArray:
 # -- the contents of one GPU that earn most: the columns -------------------------------------------------
 
 
-Part = tuple[int, int]
-"""An option, and the level at which its neighbours slow it."""
-
-
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Parts of one GPU, and what they earn."""
+    """What one GPU may hold, and what that earns.
+
+    `parts`: options, and the level at which its neighbours slow each of them.
+    """
 
     earned: float
-    parts: tuple[Part, ...]
+    parts: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,8 +288,8 @@ class Gpu:
         found += self._contents(worth, self.pair, self.felt)
         above = max(price, *(c.earned for c in found))
         # A third beside each pair, the most promising ones first.
-        sure = self._worth(worth, self.pair, self.felt + self.least[self.pair]).sum(axis=0)
-        third = self._worth(worth, options[0], 2.0 * self.least)
+        sure = worth[self.pair, _level_of(self.felt + self.least[self.pair])].sum(axis=0)
+        third = worth[options[0], _level_of(2.0 * self.least)]
         best_third = np.zeros(self.room + 1)
         np.maximum.at(best_third, self.weight, third)
         at_most = np.where(self.left > 0, sure + np.maximum.accumulate(best_third)[self.left], 0.0)
@@ -311,21 +299,13 @@ class Gpu:
             some = likely[:_MOST_PAIRS]
             fits = self.weight <= self.left[some, None]
             row, c = np.nonzero(fits & (sure[some, None] + third > above))
-            found += self._thirds(worth, some[row], c)
+            effect, (a, b) = self.effects.effect, self.pair[:, some[row]]
+            felt = [effect[a, b] + effect[a, c], effect[b, a] + effect[b, c], effect[c, a] + effect[c, b]]
+            found += self._contents(worth, np.stack([a, b, c]), np.stack(felt))
         most = max(above, *(c.earned for c in found))
         if likely.size > _MOST_PAIRS:
             most = max(most, float(at_most[likely[_MOST_PAIRS]]))
         return [c for c in found if c.earned > price], most
-
-    def _thirds(self, worth: FloatArray, pair: IntArray, c: IntArray) -> list[Contents]:
-        """The best contents of these pairs with these thirds."""
-        effect, (a, b) = self.effects.effect, self.pair[:, pair]
-        felt = [effect[a, b] + effect[a, c], effect[b, a] + effect[b, c], effect[c, a] + effect[c, b]]
-        return self._contents(worth, np.stack([a, b, c]), np.stack(felt))
-
-    @staticmethod
-    def _worth(worth: FloatArray, option: IntArray, felt: FloatArray) -> FloatArray:
-        return np.asarray(worth[option, _level_of(felt)])
 
     def _contents(self, worth: FloatArray, option: IntArray, felt: FloatArray) -> list[Contents]:
         """The best of these sets (parts, sets) for each two models of its largest: so fewer rounds do."""
@@ -359,7 +339,7 @@ class Gpu:
             total = before + value[option[taken]]
             if total.size and total.max() > best[n, units]:
                 best[n, units], last[n, units] = total.max(), taken[total.argmax()]
-        parts, n, left = list[Part](), _MANY, self.room
+        parts, n, left = list[tuple[int, int]](), _MANY, self.room
         while n > 0 and last[n, left] >= 0:
             own = int(option[last[n, left]])
             parts.append((own, int(level[own])))

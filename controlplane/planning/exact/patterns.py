@@ -18,7 +18,7 @@ from controlplane.domain.plan import MOST_SERVERS
 from controlplane.domain.workload import Workload
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray
 from controlplane.planning.capacity.gpu_types import GpuType
-from controlplane.planning.capacity.items import Group, Item, ItemArrays, families
+from controlplane.planning.capacity.items import Group, Item, families
 from controlplane.planning.capacity.lower_bound import calibration_spread
 from controlplane.planning.capacity.sizing import slots_of, smallest_shares
 from controlplane.planning.capacity.tolerance import ToleranceTable
@@ -182,8 +182,11 @@ def settle(table: ToleranceTable, queues: QueueCache, asked: Patterns) -> tuple[
         slots = slots_of(table, service[live], share[live], present[live])
         rows, columns = np.nonzero(slots.mask)
         curves = service_curves(table.gpu_type.device.latency, slots, rows, columns, table.gpu_type.quantile)
-        items = table.items.take(service[live][rows, columns])
-        late = _late(items, curves, slots.batch[rows, columns].astype(np.int64), queues)
+        items, batch = table.items.take(service[live][rows, columns]), slots.batch[rows, columns]
+        dispersion = np.where(items.constant, 0.0, 1.0)
+        pools = items.rate * items.servers, curves, batch.astype(np.int64), items.servers, dispersion
+        p99 = sojourn_times(*pools, items.outside_ms, items.jitter, queues).p99_ms
+        late = p99 > items.slo_ms * (1.0 + SLACK)
         rows, columns = live[rows[late]], columns[late]
         fits[rows[share[rows, columns] == last]] = False
         share[rows, columns] = np.minimum(share[rows, columns] + 1, last)
@@ -191,11 +194,3 @@ def settle(table: ToleranceTable, queues: QueueCache, asked: Patterns) -> tuple[
         changed = np.unique(rows)
         live = changed[fits[changed]]
     return fits, np.where(present, share, -1)
-
-
-def _late(items: ItemArrays, curves: FloatArray, batch: IntArray, queues: QueueCache) -> BoolArray:
-    """Whether each of these servers breaks its SLO with t(k) as in its row of `curves`, up to its batch."""
-    dispersion = np.where(items.constant, 0.0, 1.0)
-    pools = items.rate * items.servers, curves, batch, items.servers, dispersion
-    p99 = sojourn_times(*pools, items.outside_ms, items.jitter, queues).p99_ms
-    return np.asarray(p99 > items.slo_ms * (1.0 + SLACK))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -67,7 +67,11 @@ class Explanation:
             self.source,
         ]
         if self.companions:
-            reasons.append(self._queue())
+            held = "" if self.strictest == self.workload else f", held to the SLO of {self.strictest}"
+            reasons.append(
+                f"one queue with {', '.join(self.companions)}{held}: together {self.together}; by itself "
+                f"{self.workload} would take {self.by_itself}"
+            )
         if self.in_turns:
             others = ", ".join(self.in_turns)
             waits = ", requests waiting at the gateway, the shortest first" if self.in_order else ""
@@ -75,13 +79,6 @@ class Explanation:
         if self.standby:
             reasons.append(self.standby)
         return tuple(reasons)
-
-    def _queue(self) -> str:
-        held = "" if self.strictest == self.workload else f", held to the SLO of {self.strictest}"
-        return (
-            f"one queue with {', '.join(self.companions)}{held}: together {self.together}; by itself "
-            f"{self.workload} would take {self.by_itself}"
-        )
 
     def _share(self, planned: Alternative, smaller: Alternative | None) -> str:
         share = f"share {spoken(planned.percent)} %: "
@@ -130,9 +127,10 @@ def explain(plan: Plan, workload: str, devices: Mapping[str, Device]) -> tuple[E
         Subject(gpu, partition, own) for gpu, partition, own in plan.placements() if own.name == workload
     ]
     if not subjects:
-        refuse_unknown(
-            workload, {w.name for _, _, w in plan.placements()} | {i.workload for i in plan.infeasible}
-        )
+        names = {w.name for _, _, w in plan.placements()} | {i.workload for i in plan.infeasible}
+        near = get_close_matches(workload, sorted(names), n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise InputError(f"no workload is called {workload}{hint}", field="explain")
     return tuple(_explained(plan, subjects, devices))
 
 
@@ -145,14 +143,6 @@ def explain_queues(plan: Plan, devices: Mapping[str, Device]) -> dict[tuple[str,
             subjects.setdefault((model, *(w.name for w in queue)), Subject(gpu, partition, strictest))
     found = _explained(plan, list(subjects.values()), devices)
     return {(s.partition.id, s.own.model): e for s, e in zip(subjects.values(), found, strict=True)}
-
-
-def refuse_unknown(workload: str, names: Set[str]) -> None:
-    """Raises InputError, with the nearest name, for a workload that is none of `names`."""
-    if workload not in names:
-        near = get_close_matches(workload, sorted(names), n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise InputError(f"no workload is called {workload}{hint}", field="explain")
 
 
 _TypesOf = Callable[[Mapping[str, Device]], Mapping[str, GpuType]]
@@ -197,6 +187,7 @@ def _explanation(
     gpu, partition, own = subject.gpu, subject.partition, subject.own
     strictest = min(subject.queue, key=_strictness)
     companions = tuple(w.name for w in partition.workloads if w.model == own.model and w.name != own.name)
+    shares = Counter(f"{spoken(p.percent)} % of a {g.type}" for g, p in servers)
     return Explanation(
         own.name,
         strictest.slo_ms,
@@ -207,7 +198,7 @@ def _explanation(
         sentence(gpu, partition, subject.served, devices[gpu.type]),
         companions,
         strictest.name,
-        _several([(g.type, p.percent) for g, p in servers]),
+        " and ".join(what if count == 1 else f"{count} times {what}" for what, count in shares.items()),
         _by_itself(servers, own.name, devices, types) if companions else "",
         tuple(m.model for m in partition.models if m.model != own.model),
         partition.ordered,
@@ -241,11 +232,6 @@ def _memory(gpu: PlannedGpu, partition: Partition, device: Device) -> str:
     if gpu.shared is not None and gpu.shared.memory_mb is not None and partition in gpu.sharers:
         said += f" and the shadow that it shares with others {gpu.shared.memory_mb:g} MB"
     return said if gpu.memory_mb is None else f"{said}; {gpu.id} has {gpu.memory_mb:g} MB"
-
-
-def _several(servers: Sequence[tuple[str, float]]) -> str:
-    counts = Counter(f"{spoken(percent)} % of a {kind}" for kind, percent in servers)
-    return " and ".join(what if count == 1 else f"{count} times {what}" for what, count in counts.items())
 
 
 def _by_itself(

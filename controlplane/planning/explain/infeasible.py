@@ -145,9 +145,8 @@ class Reasons:
         """For a workload that it could not, with the nearest SLO and rate that would be served."""
         request, types, options = self.request, self._types(workload), self._options(workload)
         if not types:
-            return Infeasible(
-                workload.name, f"{workload.model} has no profile on {', '.join(request.devices)}"
-            )
+            reason = f"{workload.model} has no profile on {', '.join(request.devices)}"
+            return Infeasible(workload.name, reason)
         no_memory = [m for n in types if (m := too_large(workload, request.devices[n])) is not None]
         if len(no_memory) == len(types):
             return Infeasible(workload.name, "; ".join(no_memory))
@@ -155,12 +154,12 @@ class Reasons:
             (float(self.gpu_types[n].alone.execution[self.gpu_types[n].number_of(workload.model), 0, -1]), n)
             for n in types
         )
-        asked = workload.slo_ms / (2.0 if request.rule is Rule.HALF_SLO else 1.0)
-        what = "half its SLO is" if request.rule is Rule.HALF_SLO else "its SLO is"
+        half = request.rule is Rule.HALF_SLO
+        asked = workload.slo_ms / (2.0 if half else 1.0)
         if fastest > asked:
             reason = (
                 f"a single request takes {'at best ' if len(types) > 1 else ''}{fastest:.4g} ms "
-                f"on a whole {on} and {what} {asked:g} ms"
+                f"on a whole {on} and {'half its' if half else 'its'} SLO is {asked:g} ms"
             )
         elif options and not any(map(self._has_room, options)):
             takes, there_are = options[0].takes, self._fleet(types)
@@ -214,19 +213,13 @@ class Reasons:
 
 def with_model_limit(lost: Sequence[Infeasible], gpus: Sequence[PlannedGpu]) -> tuple[Infeasible, ...]:
     """Return what is not served; where a GPU has room for no other model in turns, the reason says so."""
-    full = next((gpu for gpu in gpus if _has_most_models(gpu)), None)
-    if full is None:
-        return tuple(lost)
-    models = sum(len(partition.models) for partition in full.partitions)
-    more = (
-        f"; {full.id} has {models} models in turns, as many as a plan distinguishes on one "
-        f"{noun([full.type])} whatever their rates: add a {noun([full.type])}"
-    )
-    return tuple(replace(one, reason=one.reason + more) for one in lost)
-
-
-def _has_most_models(gpu: PlannedGpu) -> bool:
-    """Return whether no partition of a GPU may have another model, for the number of models alone."""
-    counts = [len(partition.models) for partition in gpu.partitions]
-    more = ([*counts[:i], count + 1, *counts[i + 1 :]] for i, count in enumerate(counts))
-    return bool(counts) and not any(map(tells_apart, more))
+    for gpu in gpus:
+        counts = [len(partition.models) for partition in gpu.partitions]
+        one_more = ([*counts[:i], count + 1, *counts[i + 1 :]] for i, count in enumerate(counts))
+        if counts and not any(map(tells_apart, one_more)):
+            full = (
+                f"; {gpu.id} has {sum(counts)} models in turns, as many as a plan distinguishes on one "
+                f"{noun([gpu.type])} whatever their rates: add a {noun([gpu.type])}"
+            )
+            return tuple(replace(one, reason=one.reason + full) for one in lost)
+    return tuple(lost)

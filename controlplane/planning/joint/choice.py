@@ -7,7 +7,6 @@ as many as must be.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
@@ -20,7 +19,7 @@ from controlplane.planning.joint.grouping import Grouping, Pool, groupings, opti
 from controlplane.planning.joint.search import DEFAULT_ITERATIONS, Search
 from controlplane.planning.joint.small_cases import Combination, combinations
 from controlplane.planning.judge.finalise import Draft
-from controlplane.planning.judge.placements import gpu_of
+from controlplane.planning.judge.placements import devices_left, numbered
 
 _FEW_WORKLOADS = 12
 """Up to so many all combinations are weighed instead of a few groupings."""
@@ -119,7 +118,16 @@ class Choice:
         """
         workloads = self.context.workloads
         options = serving_options([(w,) for w in workloads], self.context.gpu_types)
-        part = {w.name: self._part_taken(own) for w, own in zip(workloads, options, strict=True)}
+        counts = {name: device.pool.count for name, device in self.context.request.devices.items()}
+        # The least part of all GPUs of a type that each takes by itself: 0 where the type has no limit,
+        # infinite where nothing holds it.
+        part = {
+            w.name: min(
+                (o.total_percent / (100.0 * n) if (n := counts[o.gpu_type]) else 0.0 for o in own),
+                default=math.inf,
+            )
+            for w, own in zip(workloads, options, strict=True)
+        }
         types = {w.name: {o.gpu_type for o in own} for w, own in zip(workloads, options, strict=True)}
         limited = [w for w in workloads if 0.0 < part[w.name] < math.inf]
         largest_first = sorted(limited, key=lambda w: (-part[w.name], w.name))
@@ -143,18 +151,6 @@ class Choice:
             most = min(most, len(_lost(best) - hopeless))
         return best, _lost(best) & {w.name for w in largest_first} - hopeless
 
-    def _part_taken(self, options: Sequence[ServingOption]) -> float:
-        """The least part of all GPUs of a type that a workload takes by itself.
-
-        0 where a type has no limit, infinite where nothing holds the workload.
-        """
-        devices = self.context.request.devices
-        parts = [
-            o.total_percent / (100.0 * count) if (count := devices[o.gpu_type].pool.count) else 0.0
-            for o in options
-        ]
-        return min(parts, default=math.inf)
-
     def _without(self, names: Set[str]) -> Draft:
         draft = self.best([w for w in self.context.workloads if w.name not in names])
         return replace(draft, infeasible=(*draft.infeasible, *(Infeasible(n, "") for n in sorted(names))))
@@ -166,24 +162,16 @@ class Choice:
         best type is free.
         """
         request = self.context.request
-        used = Counter(g.type for g in draft.gpus)
-        free = {
-            name: replace(d, pool=replace(d.pool, count=count - used[name]))
-            for name, d in request.devices.items()
-            if (count := d.pool.count) is not None and count > used[name]
-        }
+        left = devices_left(request.devices, draft.gpus)
+        free = {name: device for name, device in left.items() if device.pool.count is not None}
         able = [w for w in workloads if any(w.model in d.profiles for d in free.values())]
         if not able:
             return draft
         there = Context.of(replace(request, devices=free), self.context.started)
         more = replace(self, context=there).best(able)
-        gpus = list(draft.gpus)
-        for gpu in more.gpus:
-            gpus.append(gpu_of(used[gpu.type], request.devices[gpu.type], gpu.partitions))
-            used[gpu.type] += 1
         served = {w.name for w in able} - _lost(more)
         lost = tuple(i for i in draft.infeasible if i.workload not in served)
-        return replace(draft, gpus=tuple(gpus), infeasible=lost)
+        return replace(draft, gpus=numbered((*draft.gpus, *more.gpus), request.devices), infeasible=lost)
 
 
 def _lost(draft: Draft) -> set[str]:

@@ -37,7 +37,8 @@ def covering(plan: Plan, request: PlanRequest, plan_for: Callable[[Factors], Pla
         return plan
     found, factor = [plan], dict.fromkeys(demanded, 1.0)
     for _ in range(_MOST_ROUNDS):
-        missing = _short(found[-1], request)
+        plan, short = found[-1], short_of_cover(found[-1], {w.name: w.shadow for w in request.workloads})
+        missing = {w.name: short[p.id] for _, p in plan.partitions() if p.id in short for w in p.workloads}
         grown = {n: min(f * missing.get(n, 1.0), demanded[n]) for n, f in factor.items()}
         if grown == factor:
             break
@@ -82,19 +83,6 @@ def _decided(request: PlanRequest, chosen: Callable[[Workload], bool], **wish: A
         replace(w, shadow=replace(w.shadow, **wish)) if chosen(w) else w for w in request.workloads
     )
     return request if workloads == request.workloads else replace(request, workloads=workloads)
-
-
-def priced(plan: Plan, without: Plan, request: PlanRequest) -> Plan:
-    """The plan with what its demands cost; `without` is one without them."""
-    if plan.totals is None or undemanding(request) is request:
-        return plan
-    return replace(plan, totals=replace(plan.totals, gpus_for_demands=len(plan.gpus) - len(without.gpus)))
-
-
-def _short(plan: Plan, request: PlanRequest) -> dict[str, float]:
-    """What is demanded over what is covered, by workload, where that is more than 1."""
-    short = short_of_cover(plan, {w.name: w.shadow for w in request.workloads})
-    return {w.name: short[p.id] for _, p in plan.partitions() if p.id in short for w in p.workloads}
 
 
 def slowed(request: PlanRequest, factors: Factors) -> PlanRequest:

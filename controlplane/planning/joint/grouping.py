@@ -201,8 +201,7 @@ def _shared(
     for _ in range(_MOST_CUTS):
         offers = offers_for(pools, interference, left)
         groups = cheapest_partition(rates, offers, MOST_TOGETHER)
-        answers = _answers(pools, groups, rates) if pools[0].gpu_type.rule is Rule.P99 else {}
-        refused = {n: answer.refused for n, answer in answers.items() if answer.refused is not None}
+        batch, refused = _asked(pools, groups, rates) if pools[0].gpu_type.rule is Rule.P99 else ({}, {})
         for n, offer in refused.items():
             strictest = family[groups[n].members[0]]
             pools[offer.source] = pools[offer.source].lowered(strictest.slo_ms, offer)
@@ -212,34 +211,32 @@ def _shared(
         Pool(
             tuple(family[i] for i in group.members),
             group.offer.servers if group.offer else None,
-            answers[n].batch if n in answers else None,
+            batch.get(n),
         )
         for n, group in enumerate(groups)
     ]
     return _Shared(found, [group.offer.stand if group.offer else PART for group in groups], pools)
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What the exact queue says of a group: the best batch, and its offer where even that is too slow."""
+def _asked(
+    pools: Sequence[Pools], groups: Sequence[OfferedGroup], rates: FloatArray
+) -> tuple[dict[int, int], dict[int, Offer]]:
+    """The best batch of each group whose neighbours are known, and the offers with which even that is late.
 
-    batch: int
-    refused: Offer | None
-
-
-def _answers(pools: Sequence[Pools], groups: Sequence[OfferedGroup], rates: FloatArray) -> dict[int, _Answer]:
-    """The exact queue's answer about each group, by number, whose neighbours are known."""
+    Both by the group's number, and by the exact queue.
+    """
     there: dict[tuple[int, int], dict[int, Offer]] = {}
     for n, group in enumerate(groups):
         if group.offer is not None and group.offer.stand != PART:
             there.setdefault((group.offer.source, group.offer.stand), {})[n] = group.offer
-    found: dict[int, _Answer] = {}
+    batches: dict[int, int] = {}
+    refused: dict[int, Offer] = {}
     for (source, stand), offers in there.items():
         members = [list(groups[n].members) for n in offers]
         slo_ms = pools[source].slo_ms[[own[0] for own in members]]
         rate_rps = np.array([rates[own].sum() for own in members])
         servers = np.array([offer.servers for offer in offers.values()])
-        batch, refused = pools[source].ask(slo_ms, rate_rps, servers, stand)
-        for (n, offer), size, late in zip(offers.items(), batch.tolist(), refused.tolist(), strict=True):
-            found[n] = _Answer(size, offer if late else None)
-    return found
+        batch, late = pools[source].ask(slo_ms, rate_rps, servers, stand)
+        batches |= dict(zip(offers, batch.tolist(), strict=True))
+        refused |= {n: offer for (n, offer), is_late in zip(offers.items(), late, strict=True) if is_late}
+    return batches, refused

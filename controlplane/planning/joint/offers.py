@@ -132,7 +132,8 @@ class Pools:
         """
         models, known, _ = self.gpu_type.alone.execution.shape
         curve = np.broadcast_to(self.curve(stand)[:, None], (models, known, 1))
-        pools = ItemArrays.of_pools(self.gpu_type, self.model, rate_rps / servers, slo_ms, servers)
+        every, poisson = [self.model] * slo_ms.size, np.zeros(slo_ms.size, dtype=np.bool_)
+        pools = ItemArrays.of(self.gpu_type, every, rate_rps / servers, slo_ms, servers, poisson)
         by_table = best_batches(BatchTimes(curve, curve), pools, self.gpu_type).batch[:, 0]
         possible = possible_batches(self.gpu_type)
         if stand != WHOLE:
@@ -141,8 +142,8 @@ class Pools:
         in_time = np.searchsorted(self.curve(stand)[possible - 1], slo_ms, side="right") - 1
         batches = np.array([by_table, possible[np.maximum(in_time, 0)]])
         curves = np.where(np.isfinite(self.curve(stand)), self.curve(stand), 0.0) + np.zeros((slo_ms.size, 1))
-        rate, poisson = rate_rps * self.care.spare, np.ones(slo_ms.size)
-        own = servers, poisson, pools.outside_ms, pools.jitter, self.queues
+        rate, dispersion = rate_rps * self.care.spare, np.ones(slo_ms.size)
+        own = servers, dispersion, pools.outside_ms, pools.jitter, self.queues
         p99 = np.array([sojourn_times(rate, curves, batch, *own).p99_ms for batch in batches])
         best = p99.argmin(axis=0)[None]
         batch, least = (np.take_along_axis(of, best, axis=0)[0] for of in (batches, p99))

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from controlplane.domain.units import MILLIS_PER_SECOND
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray
 from controlplane.planning.capacity.items import Item, ItemArrays
 from controlplane.planning.capacity.p99_table import BATCHES, tolerated_slowdown
 from controlplane.planning.capacity.sizing import SizedGpu, padded, slots_of
 from controlplane.planning.capacity.tolerance import ToleranceTable
 from controlplane.planning.joint.packing import Packing
-from controlplane.planning.judge.estimates import LARGEST_BATCH, service_curves, times
+from controlplane.planning.judge.estimates import LARGEST_BATCH, ask, service_curves
 from controlplane.planning.judge.evaluate import SLACK
 from controlplane.planning.judge.queues import QueueCache, sojourn_times
 
@@ -121,7 +122,7 @@ class QueueCheck:
         table, present, here = self.tables[name], item >= 0, self.standing
         latency, quantile = table.gpu_type.device.latency, table.gpu_type.quantile
         slots = slots_of(table, item, share, present)
-        expected = times(latency, slots, quantile)
+        execution, cycle = ask(latency, slots, quantile)
         rows, columns = np.nonzero(present)
         own, at = item[rows, columns], share[rows, columns]
         model, batch = slots.model[rows, columns], slots.batch[rows, columns].astype(np.int64)
@@ -129,8 +130,8 @@ class QueueCheck:
         here.batch[own] = batch
         here.full_ms[own] = table.gpu_type.alone.execution[model, batch - 1, at]
         here.first_ms[own] = table.gpu_type.alone.execution[model, 0, at]
-        here.execution_ms[own] = expected.execution_ms[rows, columns]
-        here.capacity_rps[own] = expected.capacity_rps[rows, columns]
+        here.execution_ms[own] = execution[rows, columns]
+        here.capacity_rps[own] = MILLIS_PER_SECOND * batch / cycle[rows, columns]
         curves = service_curves(latency, slots, rows, columns, quantile)
         here.curve[own] = curves[:, -1:]
         here.curve[own, : curves.shape[1]] = curves

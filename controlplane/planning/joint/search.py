@@ -173,13 +173,11 @@ class Search:
             self.chosen[group] += 1
             if self.chosen[group] == len(options):
                 return
-            if all(self._insert(packings, i) for i in options[self.chosen[group]]):
+            # On a GPU of its type, else of another.
+            own = self.units[options[self.chosen[group]][0]].gpu_type
+            order = sorted(packings, key=lambda name: name != own)
+            if all(any(packings[name].insert(i) for name in order) for i in options[self.chosen[group]]):
                 return
-
-    def _insert(self, packings: Packings, unit: int) -> bool:
-        """Put a unit on a GPU of its type, else of another."""
-        order = sorted(packings, key=lambda name: name != self.units[unit].gpu_type)
-        return any(packings[name].insert(unit) for name in order)
 
     # -- packings ----------------------------------------------------------------------------------------
 

@@ -75,7 +75,12 @@ def spread(
         pairs = [
             pair
             for pair in _better_pairs(list(present.values()))
-            if all(_may_stand(gpu, wishes, devices[gpu.type]) for gpu in pair)
+            if all(
+                tells_apart([len(p.models) for p in gpu.partitions])
+                and gpu.percent <= 100.0
+                and has_room_for_shadows(gpu, wishes, devices[gpu.type])
+                for gpu in pair
+            )
         ]
         holds = kept(pairs, before, devices, terms)
         found = next((pair for pair, held in zip(pairs, holds, strict=True) if held), None)
@@ -108,9 +113,3 @@ def _exchanges(tightest: PlannedGpu, other: PlannedGpu) -> Iterator[tuple[Partit
         for to in other.partitions:
             if to.percent < out.percent:
                 yield out, to
-
-
-def _may_stand(gpu: PlannedGpu, wishes: Mapping[str, ShadowWish], device: Device) -> bool:
-    """Whether a GPU takes all its partitions with their shadows, whatever they promise."""
-    few = tells_apart([len(p.models) for p in gpu.partitions])
-    return few and gpu.percent <= 100.0 and has_room_for_shadows(gpu, wishes, device)

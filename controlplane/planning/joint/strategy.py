@@ -18,7 +18,6 @@ from controlplane.planning.joint.demands import (
     covering,
     in_time_shared,
     memory_binds,
-    priced,
     slowed,
     undemanding,
 )
@@ -71,9 +70,11 @@ class Joint:
     def _as_demanded(self, fresh: Plan, request: PlanRequest, context: Context) -> Plan:
         """A plan that meets what is demanded of its shadows, and says what that costs."""
         free = undemanding(request)
-        without = fresh if free is request else self._fresh(free, context, {})
         met = covering(fresh, request, lambda factors: self._fresh(request, context, factors))
-        return priced(met, without, request)
+        if met.totals is None or free is request:
+            return met
+        without = self._fresh(free, context, {})
+        return replace(met, totals=replace(met.totals, gpus_for_demands=len(met.gpus) - len(without.gpus)))
 
     def _fresh(self, request: PlanRequest, context: Context, factors: Factors) -> Plan:
         """The cheapest plan from nothing as if models were so many times slower.
@@ -96,8 +97,12 @@ class Joint:
         in_requests = InRequests.of(asked)
         same = in_requests.request.workloads == context.request.workloads
         own = context if same else Context.of(in_requests.request, context.started)
-        draft = _with_bursts(in_requests.request, lambda poisson: self._draft(poisson, own))
-        draft = in_requests.counted_back(draft)
+
+        def draft_of(poisson: PlanRequest) -> Draft:
+            here = own if poisson is own.request else Context.of(poisson, own.started)
+            return Choice(here, self.iterations).draft()
+
+        draft = in_requests.counted_back(_with_bursts(in_requests.request, draft_of))
         turns = Turns.of(own if own.request is asked else Context.of(asked, own.started), draft)
         joined = turns.fewer(draft)
         if self.late_binding:  # only for what is not saved without it
@@ -121,13 +126,12 @@ class Joint:
         other = self._finalised(_renamed(replace(draft, gpus=gpus), request), context, request)
         return other if other.verified and _covers(other) > _covers(plan) else plan
 
-    def _draft(self, request: PlanRequest, context: Context) -> Draft:
-        """The draft for Poisson arrivals."""
-        own = context if request is context.request else Context.of(request, context.started)
-        return Choice(own, self.iterations).draft()
-
     def _finalised(self, draft: Draft, context: Context, request: PlanRequest) -> Plan:
-        return finalise(self.name, request, _bounded(draft, context), context.started)
+        lost = {i.workload for i in draft.infeasible}
+        placed = [w for w in context.workloads if w.name not in lost]
+        # The bound is one of plans without turns, which may cost less.
+        bound = min(lower_bound(placed, context.gpu_types), context.cost(draft.gpus))
+        return finalise(self.name, request, draft.bounded(bound, request.devices), context.started)
 
 
 def _covers(plan: Plan) -> list[float]:
@@ -148,14 +152,6 @@ def _renamed(draft: Draft, request: PlanRequest) -> Draft:
     if request.previous is None:
         return draft
     return replace(draft, gpus=with_stable_ids(draft.gpus, request.previous))
-
-
-def _bounded(draft: Draft, context: Context) -> Draft:
-    lost = {i.workload for i in draft.infeasible}
-    placed = [w for w in context.workloads if w.name not in lost]
-    # The bound is one of plans without turns, which may cost less.
-    bound = min(lower_bound(placed, context.gpu_types), context.cost(draft.gpus))
-    return draft.bounded(bound, context.request.devices)
 
 
 # -- bursty workloads ------------------------------------------------------------------------------------

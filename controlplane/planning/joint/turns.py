@@ -13,31 +13,24 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from controlplane.domain.plan import (
-    Infeasible,
-    Partition,
-    Placement,
-    PlannedGpu,
-    Rule,
-    ServedModel,
-)
+from controlplane.domain.plan import Infeasible, Partition, Placement, PlannedGpu, Rule, ServedModel
 from controlplane.domain.serving import MOST_RANKS, ranks_of
 from controlplane.domain.units import MILLIS_PER_SECOND
-from controlplane.domain.workload import ShadowWish, Workload
+from controlplane.domain.workload import Workload
 from controlplane.planning.capacity.context import Context
 from controlplane.planning.judge.evaluate import SLACK, Terms, judge
 from controlplane.planning.judge.finalise import Draft
 from controlplane.planning.judge.placements import (
     common_step,
-    gpu_of,
     largest_batch,
     memory_together,
+    numbered,
     partition_of,
     tells_apart,
 )
@@ -98,7 +91,7 @@ class Turns:
             gpus = smaller
         if gpus is draft.gpus:
             return draft
-        return replace(draft, gpus=self._numbered(gpus), infeasible=tuple(infeasible))
+        return replace(draft, gpus=numbered(gpus, self.context.request.devices), infeasible=tuple(infeasible))
 
     def _one_less(self, gpus: Sequence[PlannedGpu]) -> Sequence[PlannedGpu] | None:
         """The partitions of one of the emptiest GPUs as guests of the others."""
@@ -165,8 +158,12 @@ class Turns:
         shares = percents[(percents >= home.percent) & (percents <= _reach(gpu, home))].tolist()
         workloads = (*home.workloads, *guest.workloads)
         asked = [self.workloads[w.name] for w in workloads]
-        device, wishes = self.context.request.devices[gpu.type], self._wishes
-        for models in self._served(workloads, gpu, home):
+        device = self.context.request.devices[gpu.type]
+        wishes = {name: w.shadow for name, w in self.workloads.items()}
+        ways = self._batches(workloads, gpu)
+        if self.late_binding:
+            ways.append(self._in_order(workloads, gpu, home))
+        for models in ways:
             memory_mb = memory_together(asked, models, device)
             joined = replace(home, models=models, workloads=workloads, memory_mb=memory_mb)
             if common_step((joined,), device.profiles) is not None:
@@ -175,14 +172,6 @@ class Turns:
             if has_room_for_shadows(at[-1], wishes, device) and self._keeps(at[-1]):
                 return at[bisect_left(at, True, hi=len(at) - 1, key=self._keeps)]
         return None
-
-    def _served(
-        self, workloads: Sequence[Placement], gpu: PlannedGpu, home: Partition
-    ) -> Iterator[tuple[ServedModel, ...]]:
-        """How the models of these workloads may be served together, the order at the gateway last."""
-        yield from self._batches(workloads, gpu)
-        if self.late_binding:
-            yield self._in_order(workloads, gpu, home)
 
     def _in_order(
         self, workloads: Sequence[Placement], gpu: PlannedGpu, home: Partition
@@ -194,7 +183,7 @@ class Turns:
         ranks = ranks_of({m: float(execution[gpu_type.number_of(m), k - 1]) for m, k in size.items()})
         return tuple(ServedModel(m, k, rank=min(ranks[m], MOST_RANKS - 1)) for m, k in size.items())
 
-    def _batches(self, workloads: Sequence[Placement], gpu: PlannedGpu) -> Iterator[tuple[ServedModel, ...]]:
+    def _batches(self, workloads: Sequence[Placement], gpu: PlannedGpu) -> list[tuple[ServedModel, ...]]:
         """Batches for the models of these workloads: what arrives within a part of the strictest SLO."""
         device = self.context.request.devices[gpu.type]
         rates: dict[tuple[str, int], float] = {}
@@ -202,34 +191,20 @@ class Turns:
             key = w.model, w.client_batch
             rates[key] = rates.get(key, 0.0) + w.requests_rps
         strictest_ms = min(w.slo_ms for w in workloads)
-        seen: set[tuple[ServedModel, ...]] = set()
+        found = []
         for part in _SPANS:
             span = part * strictest_ms / MILLIS_PER_SECOND
             models = tuple(
                 ServedModel(model, min(max(math.ceil(rate * span), 1) * k, largest_batch(device, model, k)))
                 for (model, k), rate in rates.items()
             )
-            if models not in seen:
-                seen.add(models)
-                yield models
-
-    @property
-    def _wishes(self) -> Mapping[str, ShadowWish]:
-        return {name: w.shadow for name, w in self.workloads.items()}
+            found.append(models)
+        return list(dict.fromkeys(found))
 
     def _keeps(self, gpu: PlannedGpu) -> bool:
         """Whether every promise on a GPU is kept; servers of pools are judged alone, which is stricter."""
         terms = Terms(self.context.request.rule, self.context.request.deciding_quantile, self.queues)
         return all(one.meets_slo for one in judge([gpu], self.context.request.devices, terms))
-
-    def _numbered(self, gpus: Sequence[PlannedGpu]) -> tuple[PlannedGpu, ...]:
-        """The same GPUs, those of each type numbered from 0."""
-        number = Counter[str]()
-        found = []
-        for gpu in gpus:
-            found.append(gpu_of(number[gpu.type], self.context.request.devices[gpu.type], gpu.partitions))
-            number[gpu.type] += 1
-        return tuple(found)
 
 
 def _reach(gpu: PlannedGpu, home: Partition) -> float:

@@ -29,6 +29,7 @@ from controlplane.planning.judge.evaluate import (
     without_pools,
 )
 from controlplane.planning.judge.layout import Layout
+from controlplane.planning.judge.placements import with_partitions
 from controlplane.planning.judge.structure import has_standby
 from controlplane.planning.protocol import Device
 
@@ -69,7 +70,7 @@ def with_covers(
         shadow = None if p.shadow is None else replace(p.shadow, covers=covers.get(p.id))
         return replace(p, shadow=shadow, survives_gpu_loss=p.id in survivors)
 
-    return tuple(replace(g, partitions=tuple(map(known, g.partitions))) for g in gpus)
+    return with_partitions(gpus, known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +131,13 @@ def _states(cases: Mapping[Case, Sequence[PlannedGpu]], devices: Mapping[str, De
         slow, own = np.zeros_like(layout.mask), np.zeros_like(layout.mask)
         for at, queue in layout.columns():
             model = listed[at[0]][0].model
-            slow[at], own[at] = queue.served.model == model, _serves(queue.partition, model)
+            slow[at], own[at] = queue.served.model == model, model in _models(queue.partition)
         states.append(_State(devices[name], layout, tuple(case for case, _ in listed), slow, own))
     return states
 
 
-def _serves(partition: Partition, model: str | None) -> bool:
-    return any(served.model == model for served in partition.models)
+def _models(partition: Partition) -> list[str]:
+    return [served.model for served in partition.models]
 
 
 def _evaluated(
@@ -217,14 +218,14 @@ def _covers(
     standing = [(gpu, p) for gpu in gpus for p in gpu.partitions if has_standby(p.shadow)]
     cases: dict[Case, list[PlannedGpu]] = {}
     serving: dict[_Queue, str] = {}
-    for model in dict.fromkeys(served.model for _, p in standing for served in p.models):
-        moving = [(gpu, p) for gpu, p in standing if _serves(p, model)]
+    for model in dict.fromkeys(model for _, p in standing for model in _models(p)):
+        moving = [(gpu, p) for gpu, p in standing if model in _models(p)]
         changed, active = _activated(named, moving)
         now = (changed.get(gpu.id, gpu) for gpu in gpus)
-        cases[Case(model)] = [gpu for gpu in now if any(_serves(p, model) for p in gpu.partitions)]
+        cases[Case(model)] = [gpu for gpu in now if any(model in _models(p) for p in gpu.partitions)]
         serving |= {(p.id, model): active.get(p.id, gpu.id) for gpu, p in moving}
     least = largest_factors(cases, before, devices, terms)
-    return {p.id: min(least[Case(m.model), serving[p.id, m.model]] for m in p.models) for _, p in standing}
+    return {p.id: min(least[Case(m), serving[p.id, m]] for m in _models(p)) for _, p in standing}
 
 
 def largest_factors(
@@ -238,15 +239,6 @@ def largest_factors(
     The other servers of a pool are as before.
     """
     states = _states(cases, devices)
-    return {
-        (case, gpu.id): factor
-        for state, factors in zip(states, _searched(states, before, terms), strict=True)
-        for case, gpu, factor in zip(state.cases, state.layout.gpus, factors.tolist(), strict=True)
-    }
-
-
-def _searched(states: Sequence[_State], before: Before, terms: Terms) -> list[FloatArray]:
-    """The largest factors, by the rows of each state."""
     found = _evaluated(states, before, terms)
     searches = [_Search.begin(state, own) for state, own in zip(states, found, strict=True)]
     while asking := [search for search in searches if search.guess()]:
@@ -255,11 +247,12 @@ def _searched(states: Sequence[_State], before: Before, terms: Terms) -> list[Fl
         answers = _evaluated(tried, before, terms, own_alone=True)
         for search, own, answer in zip(asking, rows, answers, strict=True):
             search.learn(own, _strain(answer))
-    steps = [
-        np.where(own.meets_slo, np.where(state.own, search.best, _STEPS), 0).min(axis=1)
-        for state, own, search in zip(states, found, searches, strict=True)
-    ]
-    return [np.round(1.0 + _STEP * own, 2) for own in steps]
+    factors: dict[tuple[Case, str], float] = {}
+    for state, planned, search in zip(states, found, searches, strict=True):
+        steps = np.where(planned.meets_slo, np.where(state.own, search.best, _STEPS), 0).min(axis=1)
+        keys = [(case, gpu.id) for case, gpu in zip(state.cases, state.layout.gpus, strict=True)]
+        factors |= dict(zip(keys, np.round(1.0 + _STEP * steps, 2).tolist(), strict=True))
+    return factors
 
 
 @dataclass(slots=True)
@@ -338,33 +331,28 @@ def _survivors(
             changed, active = _activated(others, moving)
             cases[Case(None, gpu.id)] = list(changed.values())
             stands |= active
-    states = _states(cases, devices)
     kept = set(stands)
-    for state, found in zip(states, _evaluated(states, before, terms), strict=True):
-        for at in zip(*np.nonzero(~found.meets_slo.all(axis=1)), strict=True):
-            host = state.layout.gpus[at[0]]
-            kept -= {p.id for p in host.partitions if stands.get(p.id) == host.id}
+    for found in _evaluated(_states(cases, devices), before, terms):
+        for host, met in zip(found.layout.gpus, found.meets_slo.all(axis=1).tolist(), strict=True):
+            if not met:
+                kept -= {p.id for p in host.partitions if stands.get(p.id) == host.id}
+
+    def replaced(gpu: PlannedGpu, partition: Partition) -> bool:
+        """Whether every server that its pools lose with this GPU has a standby that keeps its promises."""
+        return all(
+            found.layout.queues[i][j].partition.id in kept
+            for m in partition.models
+            for found, (i, j) in before.members[before.key[partition.id, m.model]]
+            if found.layout.gpus[i].id == gpu.id
+        )
+
     by_rest = _carried_by_rest(before, terms)
     return frozenset(
         p.id
         for gpu in gpus
         for p in gpu.partitions
-        if all((p.id, m.model) in by_rest for m in p.models)
-        or (
-            p.id in kept
-            and all(_replaced(gpu, before.members[before.key[p.id, m.model]], kept) for m in p.models)
-        )
+        if all((p.id, m.model) in by_rest for m in p.models) or (p.id in kept and replaced(gpu, p))
     )
-
-
-def _replaced(gpu: PlannedGpu, members: Sequence[_Member], kept: set[str]) -> bool:
-    """Whether every server that a pool loses with this GPU has a standby that keeps its promises."""
-    servers = (
-        found.layout.queues[i][j].partition.id
-        for found, (i, j) in members
-        if found.layout.gpus[i].id == gpu.id
-    )
-    return all(server in kept for server in servers)
 
 
 def _carried_by_rest(before: Before, terms: Terms) -> set[_Queue]:
@@ -382,7 +370,7 @@ def _carried_by_rest(before: Before, terms: Terms) -> set[_Queue]:
     more = np.array([len(own) / left for own, (_, left) in zip(pools, asked, strict=True)])
     holds = [
         all(found.layout.rate[at] * factor <= found.times.capacity_rps[at] * _HOLDS for found, at in own)
-        for own, factor, names in zip(pools, more.tolist(), asked.values(), strict=True)
+        for own, factor in zip(pools, more.tolist(), strict=True)
     ]
     if terms.rule is Rule.P99:
         first = [own[0] for own in pools]

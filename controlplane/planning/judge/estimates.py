@@ -35,14 +35,6 @@ class Times:
     round_ms: FloatArray
 
 
-def times(latency: LatencyModel, slots: Slots, quantile: float | None) -> Times:
-    """Times where each slot is a partition of its own; `quantile` None takes the model's means."""
-    execution, cycle = ask(latency, slots, quantile)
-    safe = np.where(slots.mask, cycle, 1.0)
-    capacity = np.where(slots.mask, MILLIS_PER_SECOND * slots.batch / safe, 0.0)
-    return Times(execution, capacity, execution)
-
-
 def ask(latency: LatencyModel, slots: Slots, quantile: float | None) -> tuple[FloatArray, FloatArray]:
     """Execution and cycle in ms; `quantile` None takes the model's means."""
     count = slots.mask.shape[0]

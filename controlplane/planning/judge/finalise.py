@@ -6,21 +6,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from controlplane.domain.plan import (
-    Infeasible,
-    Partition,
-    Placement,
-    Plan,
-    PlannedGpu,
-    Prediction,
-    Totals,
-    Violation,
-)
+from controlplane.domain.plan import Infeasible, Partition, Plan, PlannedGpu, Prediction, Totals, Violation
 from controlplane.domain.units import spoken
 from controlplane.domain.workload import ShadowPolicy, ShadowWish, Workload
 from controlplane.planning.judge.covers import with_covers
 from controlplane.planning.judge.evaluate import Evaluation, Terms, evaluate
-from controlplane.planning.judge.placements import limit_together
+from controlplane.planning.judge.placements import limit_together, with_partitions
 from controlplane.planning.judge.queues import QueueCache
 from controlplane.planning.judge.shadows import short_of_cover, wish_of, with_shadows
 from controlplane.planning.judge.sources import measured_on, source_of
@@ -71,7 +62,7 @@ def finalise(strategy: str, request: PlanRequest, draft: Draft, started_s: float
         infeasible=draft.infeasible,
     )
     judged = verify(plan, request.devices, request.workloads, draft.queues)
-    violations = (*judged, *_missing_shadows(plan, request.workloads), *_slow_shadows(plan, wishes))
+    violations = (*judged, *_missing_or_slow_shadows(plan, wishes))
     if not violations:
         plan = replace(plan, gpus=with_covers(plan.gpus, found, request.devices, terms))
         violations = tuple(_too_small_shadows(plan, wishes))
@@ -105,7 +96,7 @@ def _with_distinct_ids(gpus: Sequence[PlannedGpu]) -> tuple[PlannedGpu, ...]:
         taken.add(name)
         return partition if name == partition.id else replace(partition, id=name)
 
-    return tuple(replace(g, partitions=tuple(own(p) for p in g.partitions)) for g in gpus)
+    return with_partitions(gpus, own)
 
 
 def _with_limits(gpus: Sequence[PlannedGpu], workloads: Sequence[Workload]) -> tuple[PlannedGpu, ...]:
@@ -116,10 +107,10 @@ def _with_limits(gpus: Sequence[PlannedGpu], workloads: Sequence[Workload]) -> t
         limit_mb = limit_together([asked[w.name] for w in partition.workloads])
         return replace(partition, memory_limit_mb=limit_mb, survives_gpu_loss=None)
 
-    return tuple(replace(g, partitions=tuple(map(limited, g.partitions))) for g in gpus)
+    return with_partitions(gpus, limited)
 
 
-def _predicted(found: Evaluation, device: Device) -> list[PlannedGpu]:
+def _predicted(found: Evaluation, device: Device) -> tuple[PlannedGpu, ...]:
     """The evaluated GPUs with a prediction for every placement."""
     measured = measured_on(device)
     expected = {
@@ -136,39 +127,30 @@ def _predicted(found: Evaluation, device: Device) -> list[PlannedGpu]:
         for one in found.verdicts()
     }
 
-    def placed(partition: Partition) -> tuple[Placement, ...]:
-        return tuple(replace(w, predicted=expected[partition.id, w.model]) for w in partition.workloads)
+    def placed(partition: Partition) -> Partition:
+        workloads = (replace(w, predicted=expected[partition.id, w.model]) for w in partition.workloads)
+        return replace(partition, workloads=tuple(workloads))
 
-    return [
-        replace(gpu, partitions=tuple(replace(p, workloads=placed(p)) for p in gpu.partitions))
-        for gpu in found.layout.gpus
-    ]
+    return with_partitions(found.layout.gpus, placed)
 
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _missing_shadows(plan: Plan, workloads: Sequence[Workload]) -> list[Violation]:
-    """Shadows that were asked for and found no room."""
-    wanted = {w.name for w in workloads if w.shadow.policy is not ShadowPolicy.NONE}
-    return [
-        Violation(p.id, "no other GPU has room for its shadow")
-        for _, p in plan.partitions()
-        if p.shadow is None and any(w.name in wanted for w in p.workloads)
-    ]
-
-
-def _slow_shadows(plan: Plan, wishes: Mapping[str, ShadowWish]) -> Iterator[Violation]:
-    """Shadows to which a redirect takes longer than is demanded."""
+def _missing_or_slow_shadows(plan: Plan, wishes: Mapping[str, ShadowWish]) -> Iterator[Violation]:
+    """Shadows that found no room, and those to which a redirect takes longer than is demanded."""
     for _, p in plan.partitions():
-        within_s = wish_of(p, wishes).within_s
-        if within_s is not None and p.shadow is not None:
+        wish = wish_of(p, wishes)
+        if p.shadow is None:
+            if wish.policy is not ShadowPolicy.NONE:
+                yield Violation(p.id, "no other GPU has room for its shadow")
+        elif wish.within_s is not None:
             takes_s = p.shadow.redirect_s
             how = "is unknown" if takes_s is None else f"is {takes_s:.1f} s"
-            if takes_s is None or takes_s > within_s:
-                reason = f"what a redirect to its {p.shadow.policy} shadow takes {how}, not {within_s:g} s"
-                yield Violation(p.id, reason)
+            if takes_s is None or takes_s > wish.within_s:
+                what = f"what a redirect to its {p.shadow.policy} shadow takes"
+                yield Violation(p.id, f"{what} {how}, not {wish.within_s:g} s")
 
 
 def _too_small_shadows(plan: Plan, wishes: Mapping[str, ShadowWish]) -> Iterator[Violation]:

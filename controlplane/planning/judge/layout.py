@@ -30,15 +30,6 @@ class ServedQueue:
     workloads: tuple[Placement, ...]
 
 
-def _queues_of(gpu: PlannedGpu) -> list[ServedQueue]:
-    """The queues of all partitions of a GPU, in order."""
-    return [
-        ServedQueue(n, p, served, tuple(w for w in p.workloads if w.model == served.model))
-        for n, p in enumerate(gpu.partitions)
-        for served in p.models
-    ]
-
-
 def _dispersion(workloads: Sequence[Placement]) -> float:
     """The dispersion of the arrivals at one queue: independent streams add up in variance and in mean.
 
@@ -80,7 +71,14 @@ class Layout:
     @staticmethod
     def of(gpus: Sequence[PlannedGpu], device: Device) -> Layout:
         """Raises KeyError for a model the device has no profile of: check before."""
-        queues = tuple(_queues_of(gpu) for gpu in gpus)
+        queues = tuple(
+            [
+                ServedQueue(n, p, served, tuple(w for w in p.workloads if w.model == served.model))
+                for n, p in enumerate(gpu.partitions)
+                for served in p.models
+            ]
+            for gpu in gpus
+        )
         shape = (len(gpus), max([1, *map(len, queues)]))
         number = {name: i for i, name in enumerate(device.latency.models)}
         found = Layout(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from controlplane.domain.plan import MOST_BUSY_BITS, Partition, Placement, PlannedGpu, ServedModel
 from controlplane.domain.profile import Profile
@@ -63,6 +65,35 @@ def gpu_of(number: int, device: Device, partitions: Sequence[Partition]) -> Plan
     kind, price = device.pool.device, device.pool.price_per_hour
     name = f"{kind.name}-{number}"
     return PlannedGpu(name, kind.name, tuple(partitions), price_per_hour=price, memory_mb=kind.memory_mb)
+
+
+def numbered(gpus: Sequence[PlannedGpu], devices: Mapping[str, Device]) -> tuple[PlannedGpu, ...]:
+    """The same GPUs, those of each type numbered from 0."""
+    number = Counter[str]()
+    found = []
+    for gpu in gpus:
+        found.append(gpu_of(number[gpu.type], devices[gpu.type], gpu.partitions))
+        number[gpu.type] += 1
+    return tuple(found)
+
+
+def devices_left(devices: Mapping[str, Device], used: Sequence[PlannedGpu]) -> dict[str, Device]:
+    """The devices of which there are more than these GPUs, with what is left of each."""
+    left = {}
+    for name, device in devices.items():
+        count = device.pool.count
+        if count is None:
+            left[name] = device
+        elif (rest := count - sum(g.type == name for g in used)) > 0:
+            left[name] = replace(device, pool=replace(device.pool, count=rest))
+    return left
+
+
+def with_partitions(
+    gpus: Iterable[PlannedGpu], change: Callable[[Partition], Partition]
+) -> tuple[PlannedGpu, ...]:
+    """The same GPUs with every partition changed."""
+    return tuple(replace(gpu, partitions=tuple(map(change, gpu.partitions))) for gpu in gpus)
 
 
 def largest_batch(device: Device, model: str, client_batch: int = 1) -> int:

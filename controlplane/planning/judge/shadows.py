@@ -21,7 +21,14 @@ from controlplane.domain.plan import Partition, Plan, PlannedGpu, Shadow, Shared
 from controlplane.domain.workload import LOADED, ShadowPlace, ShadowPolicy, ShadowWish
 from controlplane.planning.judge.evaluate import Evaluation, Terms, evaluate_changed, with_guest
 from controlplane.planning.judge.extras import covering_extras, harmless
-from controlplane.planning.judge.placements import PROCESS, clients_of, common_step, load_s_of, most_clients
+from controlplane.planning.judge.placements import (
+    PROCESS,
+    clients_of,
+    common_step,
+    gpu_of,
+    load_s_of,
+    most_clients,
+)
 from controlplane.planning.protocol import Device
 
 EXTRA_PERCENT = 10.0
@@ -302,13 +309,10 @@ class _Elsewhere:
             policy = ShadowPolicy.WARM
         if host is None:
             used = sum(g.type == gpu.type for g in self.made)
-            pool = device.pool
-            if pool.count is not None and used >= pool.count:
+            if device.pool.count is not None and used >= device.pool.count:
                 return
-            name, price = f"{gpu.type}-{used}", pool.price_per_hour
-            empty = PlannedGpu(name, gpu.type, (), price_per_hour=price, memory_mb=pool.device.memory_mb)
-            self.made.append(empty)
-            host = empty, _extra(device, 100.0 - partition.percent)
+            self.made.append(gpu_of(used, device, ()))
+            host = self.made[-1], _extra(device, 100.0 - partition.percent)
         shadow = _shadow(partition, replace(wish, policy=policy), host[0].id, host[1], device)
         partitions = list(gpu.partitions)
         partitions[j] = replace(partition, shadow=shadow)

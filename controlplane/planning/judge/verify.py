@@ -46,17 +46,14 @@ def verify(
     if workloads is not None:
         found.extend(specified(plan, workloads))
     if evaluable(plan, devices):
-        found.extend(_promises(plan, devices, Terms.of(plan, queues)))
+        terms = Terms.of(plan, queues)
+        expected = evaluate(plan.gpus, devices, terms)
+        for own in expected.values():
+            found.extend(_broken(own, own.meets_slo))
+        for name, own in expected.items():
+            found.extend(_shadows_here(own, devices[name], terms))
+        found.extend(_shadows_elsewhere(plan, expected, devices, terms))
     return tuple(dict.fromkeys(found))
-
-
-def _promises(plan: Plan, devices: Mapping[str, Device], terms: Terms) -> Iterator[Violation]:
-    found = evaluate(plan.gpus, devices, terms)
-    for own in found.values():
-        yield from _broken(own, own.meets_slo)
-    for name, own in found.items():
-        yield from _shadows_here(own, devices[name], terms)
-    yield from _shadows_elsewhere(plan, found, devices, terms)
 
 
 def _broken(found: Evaluation, met: BoolArray, shadowed: str | None = None) -> Iterator[Violation]:

@@ -12,7 +12,7 @@ import numpy as np
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, ServedModel
 from controlplane.latency.protocol import FloatArray
 from controlplane.planning.judge.placements import gpu_of, memory_together, placement_of
-from controlplane.planning.protocol import Device, PlanRequest
+from controlplane.planning.protocol import PlanRequest
 
 Served = tuple[tuple[str, str], ...]
 """What a partition serves: (model, workload) pairs in order. Servers of a pool serve the same."""
@@ -21,8 +21,8 @@ Served = tuple[tuple[str, str], ...]
 def reused(previous: Plan, request: PlanRequest) -> tuple[PlannedGpu, ...] | None:
     """The GPUs of `previous` with today's rates and SLOs, without workloads and models that are gone.
 
-    None where it does not serve every workload asked for, or uses GPUs that are not offered. Whether it still
-    keeps its promises is for `verify` to say.
+    None where it does not serve every workload asked for, by batches of whole requests, or uses GPUs that are
+    not offered. Whether it still keeps its promises is for `verify` to say.
     """
     asked = {w.name: w for w in request.workloads}
     served = {w.name: 0.0 for w in request.workloads}
@@ -46,10 +46,14 @@ def reused(previous: Plan, request: PlanRequest) -> tuple[PlannedGpu, ...] | Non
             if not placements:
                 continue
             models = _still_called(partition.models, placements)
-            today = replace(partition, models=models, workloads=placements, shadow=None)
-            if not _still_serves(today, device):
+            batch = {m.model: m.batch for m in models}
+            if any(
+                w.model not in batch or w.model not in device.profiles or batch[w.model] % w.client_batch
+                for w in placements
+            ):
                 return None
             memory_mb = memory_together([asked[w.name] for w in placements], models, device)
+            today = replace(partition, models=models, workloads=placements, shadow=None)
             partitions.append(replace(today, memory_mb=memory_mb))
         if partitions:
             gpus.append(replace(gpu_of(0, device, partitions), id=gpu.id))
@@ -71,15 +75,6 @@ def cost_of(gpus: Sequence[PlannedGpu]) -> float:
     return sum(g.price_per_hour for g in gpus) or float(len(gpus))
 
 
-def _still_serves(partition: Partition, device: Device) -> bool:
-    """Whether its models are those that its workloads ask for, and its batches hold whole requests."""
-    batch = {m.model: m.batch for m in partition.models}
-    return all(
-        w.model in batch and w.model in device.profiles and batch[w.model] % w.client_batch == 0
-        for w in partition.workloads
-    )
-
-
 def with_stable_ids(gpus: tuple[PlannedGpu, ...], before: Plan) -> tuple[PlannedGpu, ...]:
     """The same GPUs with the ids with which the fewest partitions move; then, the fewest are resized.
 
@@ -98,7 +93,7 @@ def with_stable_ids(gpus: tuple[PlannedGpu, ...], before: Plan) -> tuple[Planned
             if worth[i, j] > 0:
                 name[now[i].id] = was[j].id
         taken = set(name.values())
-        free = (n for n in _names(kind) if n not in taken)
+        free = (n for number in count() if (n := f"{kind}-{number}") not in taken)
         for gpu in now:
             if gpu.id not in name:
                 name[gpu.id] = next(free)
@@ -184,7 +179,3 @@ def _ids(own: str, known: Sequence[str]) -> Iterator[str]:
         yield from (f"{base}-{number}" for number in count(1 if len(known) > 1 else 2))
     yield own
     yield from (f"{own}.{number}" for number in count(2))
-
-
-def _names(kind: str) -> Iterator[str]:
-    return (f"{kind}-{number}" for number in count())

@@ -1,7 +1,10 @@
-"""The smallest change of the running plan that holds other rates. Values in, values out.
+"""The smallest change of the running plan that holds other rates, and what its GPUs hold beyond those.
 
 In this order: nothing that runs (the servers hold the rates as they are), only batches, then what costs
 least, moves included: fewer servers of the pools, more of them, the GPUs whose promises break, everything.
+
+Capacity comes in steps, of a batch or a GPU. What a step holds beyond the rates costs nothing, and a plan
+that is for it needs no change before it is used up (`with_headroom`).
 """
 
 from __future__ import annotations
@@ -14,10 +17,15 @@ from enum import StrEnum
 from controlplane.domain.plan import MOST_SERVERS, Partition, Plan, PlannedGpu, Rule
 from controlplane.planning.judge.evaluate import Terms, judge
 from controlplane.planning.judge.finalise import Draft, finalise
-from controlplane.planning.judge.placements import gpu_of, largest_batch
-from controlplane.planning.protocol import Device, PlanRequest, Strategy
+from controlplane.planning.judge.placements import devices_left, gpu_of, largest_batch, with_partitions
+from controlplane.planning.protocol import PlanRequest, Strategy
 from controlplane.planning.replan.differences import Change, changes
 from controlplane.planning.replan.reuse import cost_of, reused, with_stable_ids
+
+_MULTIPLES = (1.5, 1.2, 1.1, 1.05)
+"""Of the rates, tried when servers start anyway; each takes as long as a plan."""
+_LARGEST = 2.0
+_HALVINGS = 5
 
 _Gpus = tuple[PlannedGpu, ...]
 
@@ -60,13 +68,14 @@ def smallest_change(
         if plan is not None and plan.verified:
             return Changed(Extent.BATCHES, plan)
     fresh = strategy.plan(request)
+    others: list[Plan | None] = []
     if same is not None:
-        others = [_without_spare_gpus(strategy, request)]
+        others = [_without_spare_gpus(strategy, request, previous)]
     elif gpus is not None:
         most = burden(previous, fresh, move_price) if holds(fresh) else math.inf
-        others = [_enlarged(strategy, request, gpus, most), _repaired(strategy, request, gpus)]
-    else:
-        others = []
+        if (more := with_more_servers(gpus, request, most)) is not None:
+            others = [judged(strategy, request, with_stable_ids(more, previous))]
+        others.append(_repaired(strategy, request, gpus, previous))
     held = [plan for plan in (*others, fresh) if plan is not None and holds(plan)]
     best = min(held, key=lambda plan: burden(previous, plan, move_price), default=fresh)
     if same is not None and (not held or burden(previous, best, move_price) >= cost_of(same.gpus)):
@@ -102,14 +111,12 @@ def judged(strategy: Strategy, request: PlanRequest, gpus: Sequence[PlannedGpu])
     return finalise(strategy.name, request, Draft(tuple(gpus)), request.clock.monotonic())
 
 
-def _without_spare_gpus(strategy: Strategy, request: PlanRequest) -> Plan | None:
+def _without_spare_gpus(strategy: Strategy, request: PlanRequest, left: Plan) -> Plan | None:
     """The running plan without the GPUs that its pools can spare, which starts no server; None for none.
 
     The GPU with the smallest part of its workloads' rates goes first.
     """
-    left, spared = request.previous, None
-    assert left is not None
-    total = _rates(left.gpus)
+    spared, total = None, _rates(left.gpus)
     for gpu in sorted(left.gpus, key=lambda g: sum(r / total[n] for n, r in _rates((g,)).items())):
         fewer = replace(left, gpus=tuple(g for g in left.gpus if g.id != gpu.id))
         gpus = reused(fewer, request)
@@ -160,15 +167,7 @@ def _other_batches(gpus: _Gpus, late: str, request: PlanRequest) -> Iterator[_Gp
                 models = tuple(replace(m, batch=batch) if m.model == name else m for m in p.models)
                 return replace(p, models=models) if p.id in pool else p
 
-            yield tuple(replace(g, partitions=tuple(map(changed, g.partitions))) for g in gpus)
-
-
-def _enlarged(strategy: Strategy, request: PlanRequest, gpus: _Gpus, most_cost: float) -> Plan | None:
-    """A plan in which servers join all that runs; None where its GPUs cost more than `most_cost`."""
-    previous = request.previous
-    assert previous is not None
-    more = with_more_servers(gpus, request, most_cost)
-    return None if more is None else judged(strategy, request, with_stable_ids(more, previous))
+            yield with_partitions(gpus, changed)
 
 
 def with_more_servers(gpus: _Gpus, request: PlanRequest, most_cost: float) -> _Gpus | None:
@@ -203,12 +202,10 @@ def _with_one_more(gpus: _Gpus, late: str, request: PlanRequest) -> Iterator[_Gp
         if _names(partition) != names:
             return partition
         part = servers / (servers + 1)
-        return replace(
-            partition,
-            workloads=tuple(replace(w, rate_rps=part * w.rate_rps) for w in partition.workloads),
-        )
+        workloads = tuple(replace(w, rate_rps=part * w.rate_rps) for w in partition.workloads)
+        return replace(partition, workloads=workloads)
 
-    spread = tuple(replace(g, partitions=tuple(map(fewer, g.partitions))) for g in gpus)
+    spread = with_partitions(gpus, fewer)
     further = replace(fewer(like), id=f"{late}+{servers}")
     for at, gpu in sorted(enumerate(spread), key=lambda one: -one[1].percent):
         if gpu.type == home.type and gpu.percent + further.percent <= 100.0:
@@ -220,30 +217,23 @@ def _with_one_more(gpus: _Gpus, late: str, request: PlanRequest) -> Iterator[_Gp
         yield (*spread, replace(gpu_of(0, device, [further]), id=f"more-{used}"))
 
 
-def _repaired(strategy: Strategy, request: PlanRequest, gpus: Sequence[PlannedGpu]) -> Plan | None:
+def _repaired(
+    strategy: Strategy, request: PlanRequest, gpus: Sequence[PlannedGpu], previous: Plan
+) -> Plan | None:
     """A plan in which only GPUs with broken promises are planned anew; None where it holds not everything."""
-    previous = request.previous
-    assert previous is not None
     touched = _touched(gpus, late_of(pressure_of(gpus, request)))
     left = [g for g in gpus if g.id not in touched]
-    devices = _without(request, left)
+    devices = devices_left(request.devices, left)
     if not touched or not left or not devices:
         return None
     names = {name for g in gpus if g.id in touched for p in g.partitions for name in _names(p)}
-    anew = strategy.plan(
-        replace(
-            request,
-            workloads=tuple(w for w in request.workloads if w.name in names),
-            devices=devices,
-            previous=None,
-        )
-    )
+    workloads = tuple(w for w in request.workloads if w.name in names)
+    anew = strategy.plan(replace(request, workloads=workloads, devices=devices, previous=None))
     if not holds(anew):
         return None
-    bare = (replace(g, partitions=tuple(replace(p, shadow=None) for p in g.partitions)) for g in anew.gpus)
+    bare = with_partitions(anew.gpus, lambda p: replace(p, shadow=None))
     renamed = [replace(g, id=f"anew-{g.id}") for g in bare]
-    merged = with_stable_ids((*left, *renamed), previous)
-    plan = judged(strategy, request, merged)
+    plan = judged(strategy, request, with_stable_ids((*left, *renamed), previous))
     return plan if holds(plan) else None
 
 
@@ -260,18 +250,6 @@ def _touched(gpus: Sequence[PlannedGpu], late: set[str]) -> set[str]:
 
 def _names(partition: Partition) -> frozenset[str]:
     return frozenset(w.name for w in partition.workloads)
-
-
-def _without(request: PlanRequest, used: Sequence[PlannedGpu]) -> dict[str, Device]:
-    """The devices that are left where these GPUs are used."""
-    left = {}
-    for name, device in request.devices.items():
-        count = device.pool.count
-        if count is None:
-            left[name] = device
-        elif (rest := count - sum(g.type == name for g in used)) > 0:
-            left[name] = replace(device, pool=replace(device.pool, count=rest))
-    return left
 
 
 # -- how near a running plan is to its limits ------------------------------------------------------------
@@ -291,3 +269,59 @@ def pressure_of(gpus: Sequence[PlannedGpu], request: PlanRequest) -> dict[str, f
 def late_of(pressure: Mapping[str, float]) -> set[str]:
     """The partitions that break a promise."""
     return {name for name, own in pressure.items() if own > 1.0}
+
+
+# -- more than the rates asked for -----------------------------------------------------------------------
+
+
+def with_headroom(
+    strategy: Strategy,
+    request: PlanRequest,
+    changed: Changed,
+    *,
+    cheaper: bool = False,
+    move_price: float = 1.0,
+) -> tuple[Changed, float]:
+    """The change for a common multiple of the rates, at no higher cost, and the multiple.
+
+    Where servers start anyway, other shares are tried; of those, the plan that holds most for what it moves.
+    Where none starts, what runs stays as it is.
+    """
+    previous = request.previous
+    assert previous is not None
+    options = [(changed, 1.0)]
+    if changed.extent is Extent.SERVERS and moved_cost(previous, changed.plan) > 0.0:
+        for multiple in _MULTIPLES:
+            scaled = _scaled(request, multiple)
+            more = smallest_change(strategy, scaled, cheaper=cheaper, move_price=move_price)
+            if holds(more.plan) and cost_of(more.plan.gpus) <= cost_of(changed.plan.gpus):
+                options.append((more, multiple))
+    found = []
+    for option, multiple in options:
+        plan, further = _stretched(strategy, _scaled(request, multiple), option.plan)
+        found.append((replace(option, plan=plan), multiple * further))
+
+    def held_for_moves(one: tuple[Changed, float]) -> float:
+        """How far the rates may grow until the next change, for each share that starts anew."""
+        moved = moved_cost(previous, one[0].plan)
+        return math.log(one[1]) / moved if moved > 0.0 else math.inf
+
+    return max(found, key=held_for_moves)
+
+
+def _stretched(strategy: Strategy, request: PlanRequest, plan: Plan) -> tuple[Plan, float]:
+    """The plan at the highest multiple that its servers hold as they are, to a thirtieth; the multiple."""
+    low, step, best = 1.0, _LARGEST - 1.0, plan
+    for _ in range(_HALVINGS):
+        step /= 2.0
+        scaled = _scaled(request, low + step)
+        gpus = reused(plan, scaled)
+        tried = None if gpus is None else judged(strategy, scaled, gpus)
+        if tried is not None and tried.verified:
+            low, best = low + step, tried
+    return best, low
+
+
+def _scaled(request: PlanRequest, multiple: float) -> PlanRequest:
+    workloads = tuple(replace(w, rate_rps=multiple * w.rate_rps) for w in request.workloads)
+    return replace(request, workloads=workloads)

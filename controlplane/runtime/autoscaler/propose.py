@@ -27,7 +27,6 @@ from controlplane.planning import registry
 from controlplane.planning.protocol import Device as PlanningDevice
 from controlplane.planning.protocol import PlanRequest, Strategy
 from controlplane.planning.replan.differences import changes, prediction_error
-from controlplane.planning.replan.headroom import with_headroom
 from controlplane.planning.replan.reuse import cost_of, reused
 from controlplane.planning.replan.smallest_change import (
     Changed,
@@ -36,6 +35,7 @@ from controlplane.planning.replan.smallest_change import (
     judged,
     moved_cost,
     smallest_change,
+    with_headroom,
 )
 from controlplane.report.words import counted
 from controlplane.runtime import SystemClock

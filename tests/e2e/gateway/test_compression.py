@@ -20,7 +20,7 @@ import requests
 import tritonclient.grpc as tg
 import tritonclient.http as th
 from background import running, until
-from gateway_clients import Talk, Target, floats, refusal, tensor
+from gateway_clients import SERVICE, Talk, Target, floats, refusal, tensor
 from host_ports import free_ports
 
 from controlplane.domain.fleet import Backend, Route
@@ -282,17 +282,17 @@ def test_a_compressed_request_passes_over_a_dead_server(plain: Target) -> None:
 @pytest.mark.parametrize("call", ["unary", "stream"])
 def test_a_grpc_message_that_grows_beyond_the_limit_is_refused(plain: Target, call: str) -> None:
     def send(channel: grpc.Channel) -> None:
-        service, message = "/inference.GRPCInferenceService/", bytes(LARGEST_BYTES + 1)
+        message = bytes(LARGEST_BYTES + 1)
         if call == "unary":
-            channel.unary_unary(service + "ModelInfer")(message, compression=grpc.Compression.Gzip)
+            channel.unary_unary(SERVICE + "ModelInfer")(message, compression=grpc.Compression.Gzip)
         else:
-            method = channel.stream_stream(service + "ModelStreamInfer")
+            method = channel.stream_stream(SERVICE + "ModelStreamInfer")
             next(method(iter([message]), compression=grpc.Compression.Gzip))
 
     options = [("grpc.max_send_message_length", -1)]
     with grpc.insecure_channel(plain.grpc, options=options) as channel:
         # Compressing may take longer than a new connection may be silent.
-        channel.unary_unary("/inference.GRPCInferenceService/ServerLive")(b"")
+        channel.unary_unary(SERVICE + "ServerLive")(b"")
         with pytest.raises(grpc.RpcError) as caught:
             send(channel)
     assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -19,7 +19,8 @@ import gateway_rig as rig
 import grpc
 import psutil
 import pytest
-from background import until
+from background import stopped, until
+from gateway_clients import SERVICE
 from host_ports import free_ports
 from perf_client import perf_analyzer
 
@@ -91,10 +92,9 @@ def test_a_start_waits_for_no_haproxy_that_never_led_to_a_server(
     runtime = RuntimeSocket(paths.runtime_socket)
     renews = not reuses_grpc(runtime.info("Version"))
     with grpc.insecure_channel(f"{rig.HOST}:{ports.grpc}") as channel:
-        service = "/inference.GRPCInferenceService/"
-        channel.unary_unary(service + "ServerLive")(b"")
+        channel.unary_unary(SERVICE + "ServerLive")(b"")
         try:
-            stream = channel.stream_stream(service + "ModelStreamInfer")(messages())
+            stream = channel.stream_stream(SERVICE + "ModelStreamInfer")(messages())
             until(lambda: runtime.sessions(["facade_grpc"])["facade_grpc", "BACKEND"].current == 1)
             made.commit({"echo": Route((pair["one"].backend,))})
             for _ in range(2):
@@ -183,13 +183,10 @@ def test_who_connects_while_haproxy_is_down_waits_and_is_answered(
         processes.start_supervisor(places)
     _await_supervisor_with_sockets(places)
     (supervisor,) = processes.find(places, processes.SUPERVISOR)
-    os.kill(supervisor, signal.SIGSTOP)
-    try:
+    with stopped(supervisor):
         _kill(rig.only(places, processes.HAPROXY))
         over_http = socket.create_connection((rig.HOST, ports.http), timeout=60)
         over_grpc = socket.create_connection((rig.HOST, ports.grpc), timeout=60)
-    finally:
-        os.kill(supervisor, signal.SIGCONT)
     with over_http, over_grpc:
         over_http.sendall(b"GET /v2/models/echo/ready HTTP/1.1\r\nHost: x\r\n\r\n")
         assert over_http.recv(12) == b"HTTP/1.1 200"
@@ -208,16 +205,11 @@ def test_a_supervisor_that_nobody_handed_the_sockets_starts_haproxy_all_the_same
     (supervisor,) = processes.find(places, processes.SUPERVISOR)
     (facade,) = processes.find(places, processes.FACADE)
     # As where an apply is quicker than the facade, which holds the sockets, to see that there is none.
-    os.kill(facade, signal.SIGSTOP)
-    try:
+    with stopped(facade):
         _kill(supervisor)
         processes.start_supervisor(places)
         until(lambda: not processes.supervisor_is_missing(places))
-    finally:
-        os.kill(facade, signal.SIGCONT)
-    (haproxy,) = processes.find(places, processes.HAPROXY)
-    _kill(haproxy)
-    until(lambda: processes.find(places, processes.HAPROXY) not in ((), (haproxy,)))
+    rig.replaced(places, processes.HAPROXY)
     made.start(rig.options(ports))
     load = rig.Load(ports)
     asyncio.run(load.at_once(20))
@@ -229,13 +221,7 @@ def test_new_settings_reach_a_haproxy_whose_sockets_nobody_else_holds(tmp_path: 
     with rig.a_gateway(tmp_path) as (made, ports):
         places = GatewayPaths.of(tmp_path / "gateway")
         (haproxy,) = processes.find(places, processes.HAPROXY)
-        supervisor, facade = (processes.find(places, r)[0] for r in (processes.SUPERVISOR, processes.FACADE))
-        os.kill(supervisor, signal.SIGSTOP)
-        _kill(facade)
-        _kill(supervisor)
-        assert made.missing() == (processes.FACADE, processes.SUPERVISOR)
-        made.restore()
-        until(lambda: made.missing() == ())
+        _bereave(made, places)
         assert processes.find(places, processes.HAPROXY) == (haproxy,)
         made.start(rig.options(ports, compress_answers=True))
         assert processes.find(places, processes.HAPROXY) not in ((), (haproxy,))
@@ -245,14 +231,7 @@ def test_new_settings_reach_a_haproxy_whose_sockets_nobody_else_holds(tmp_path: 
 def test_sockets_that_haproxy_alone_had_are_held_by_others_after_its_death(tmp_path: Path) -> None:
     with rig.a_gateway(tmp_path) as (made, _):
         places = GatewayPaths.of(tmp_path / "gateway")
-        (supervisor,), (facade,) = (
-            processes.find(places, r) for r in (processes.SUPERVISOR, processes.FACADE)
-        )
-        os.kill(supervisor, signal.SIGSTOP)
-        _kill(facade)
-        _kill(supervisor)
-        made.restore()
-        until(lambda: made.missing() == ())
+        _bereave(made, places)
         (first,), (supervisor,) = (
             processes.find(places, r) for r in (processes.FACADE, processes.SUPERVISOR)
         )
@@ -260,6 +239,17 @@ def test_sockets_that_haproxy_alone_had_are_held_by_others_after_its_death(tmp_p
         until(lambda: made.missing() == () and processes.find(places, processes.FACADE) != (first,))
         _kill(supervisor)
         _await_supervisor_with_sockets(places)
+
+
+def _bereave(made: HaproxyGateway, places: GatewayPaths) -> None:
+    """Facade and supervisor are killed together, so that HAProxy alone has the sockets, and come back."""
+    (supervisor,), (facade,) = (processes.find(places, r) for r in (processes.SUPERVISOR, processes.FACADE))
+    os.kill(supervisor, signal.SIGSTOP)
+    _kill(facade)
+    _kill(supervisor)
+    assert made.missing() == (processes.FACADE, processes.SUPERVISOR)
+    made.restore()
+    until(lambda: made.missing() == ())
 
 
 def _await_supervisor_with_sockets(places: GatewayPaths) -> None:

@@ -17,7 +17,7 @@ import gateway_rig as rig
 import numpy as np
 import pytest
 import tritonclient.grpc as tg
-from background import Background, until
+from background import Background, stopped, until
 from gateway_clients import Talk, floats, request_log, taken, tensor
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
@@ -180,17 +180,13 @@ def test_a_streamed_message_that_its_client_leaves_is_told(gateway: Running, pai
     made, ports = gateway
     one = pair["one"]
     made.commit({asked: Route((one.backend,))})
-    with request_log(made) as log:
-        os.kill(one.process.pid, signal.SIGSTOP)
-        try:
-            with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
-                Talk(client)
-                client.async_stream_infer(asked, tensor(tg, floats(1)))
-                until(lambda: made.in_flight(one.backend).total > 0)
-                client.stop_stream(cancel_requests=True)
-            found = taken(log, 1)
-        finally:
-            os.kill(one.process.pid, signal.SIGCONT)
+    with request_log(made) as log, stopped(one.process.pid):
+        with tg.InferenceServerClient(f"{rig.HOST}:{ports.grpc}") as client:
+            Talk(client)
+            client.async_stream_infer(asked, tensor(tg, floats(1)))
+            until(lambda: made.in_flight(one.backend).total > 0)
+            client.stop_stream(cancel_requests=True)
+        found = taken(log, 1)
     assert [(r.endpoint, r.server, r.abandoned, r.held) for r in found] == [
         (asked, one.backend.instance, True, True)
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import queue
-import signal
 import subprocess
 import sys
 import threading
@@ -22,7 +21,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as over_grpc
 import tritonclient.http as over_http
-from background import until
+from background import stopped, until
 from ctl_fleet import plan
 from guard_rig import Guarded, Load
 
@@ -269,11 +268,8 @@ def test_a_gateway_that_stood_still_leaves_no_server(undisturbed: Guarded) -> No
     (haproxy,) = undisturbed.gateway_processes("haproxy")
     with Load(undisturbed.grpc, "wait", 15.0, 0.01) as load:
         load.await_answers(40)
-        haproxy.suspend()
-        try:
+        with stopped(haproxy.pid):
             undisturbed.await_event("gateway", since_s=0.0, says="does not run")
-        finally:
-            haproxy.send_signal(signal.SIGCONT)
         load.await_answers(20, since_s=time.time())
     assert load.failed() == []
 

@@ -98,7 +98,8 @@ def test_the_page_is_served_under_loopback_names_only(fleet: Guarded) -> None:
 def test_the_report_has_the_record_and_the_events(fleet: Guarded, chromium: Browser) -> None:
     with Load(fleet.grpc, "w", 20.0, 0.003) as load:
         load.await_answers(20)
-        until(lambda: len(_minutes(fleet)) > 0, 60.0, "a record")
+        history = History(fleet.files / "history.sqlite")
+        until(lambda: history.minutes(0.0), 60.0, "a record")
     file = fleet.directory / "fleet.html"
     fleet.ctl("report", "-o", str(file))
     with browser.opened(chromium, address_of(file)) as opened:
@@ -132,7 +133,3 @@ def test_top_gives_the_terminal_back_after_sigterm(fleet: Guarded) -> None:
         terminal.terminate()
         assert terminal.ended() == 143
         assert terminal.echoes()
-
-
-def _minutes(fleet: Guarded) -> tuple[object, ...]:
-    return History(fleet.files / "history.sqlite").minutes(0.0)

@@ -9,7 +9,7 @@ import planning
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from planning import planned, workload
+from planning import joint_p99, planned, workload
 
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.workload import Workload
@@ -55,7 +55,7 @@ def test_every_plan_returned_is_accepted_and_loses_no_workload(strategy: str, as
 @settings(FEW, max_examples=6)
 @given(asked=workloads(most=5))
 def test_every_p99_plan_is_accepted(asked: list[Workload]) -> None:
-    plan = planned("joint", asked, latency="ours", rule=Rule.P99)
+    plan = joint_p99(asked)
     assert plan.verified
     assert placed_and_refused(plan) == {w.name for w in asked}
 
@@ -115,8 +115,7 @@ def test_no_strategy_keeps_its_promises_below_the_lower_bound(
     latency: str, rule: Rule, asked: list[Workload]
 ) -> None:
     best = planned("joint", asked, latency=latency, rule=rule)
-    assert best.totals is not None
-    bound = best.totals.lower_bound_cost_per_hour
+    bound = planning.totals(best).lower_bound_cost_per_hour
     assert bound is not None
     assert bound <= cost(best) + 1e-9
     for strategy in ("igniter", "ffd+", "ffd++"):

@@ -34,7 +34,8 @@ class Installation:
 
     def install(self, *files: str) -> None:
         """Create the objects of these files of the folder; of all without any."""
-        secret = {"metadata": {"name": "trisect-gateway"}, "data": {"token": _encoded(TOKEN)}}
+        token = base64.b64encode(TOKEN.encode()).decode()
+        secret = {"metadata": {"name": "trisect-gateway"}, "data": {"token": token}}
         self.cluster.create(f"/api/v1/namespaces/{self.namespace}/secrets", secret)
         for file in files or ("fleets.yaml", "gateway.yaml", "controller.yaml", "users.yaml"):
             for manifest in map(self._here, yaml.safe_load_all((FOLDER / file).read_text())):
@@ -149,10 +150,6 @@ class Installation:
             variables = {one["name"]: one["value"] for one in pod["containers"][0]["env"]} | settings
             pod["containers"][0]["env"] = [{"name": n, "value": v} for n, v in variables.items()]
         return manifest
-
-
-def _encoded(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()
 
 
 def condition(fleet: dict[str, Any]) -> dict[str, Any]:

@@ -28,20 +28,17 @@ def test_joint_takes_as_many_gpus_as_the_page_says(count: int, rule: Rule, gpus:
 @pytest.mark.parametrize(("listed", "gpus"), [(2, 31), (7, 35)])
 def test_lists_that_no_search_was_tuned_on_take_as_many_gpus_as_before(listed: int, gpus: int) -> None:
     workloads = planners.fresh_lists()[listed]
-    plan = planning.planned("joint", workloads, rule=Rule.P99, latency="ours")
+    plan = planning.joint_p99(workloads)
     assert plan.verified
     assert not plan.infeasible
     assert len(plan.gpus) == gpus
 
 
 def test_the_bound_is_as_close_as_the_page_says() -> None:
-    request = planning.request(planning.published(50), rule=Rule.P99, latency="ours")
-    plan = planning.planned("joint", request.workloads, rule=Rule.P99, latency="ours")
-    assert plan.totals is not None
-    assert plan.totals.lower_bound_gpus == 14
-    proven = prove(plan, request).totals
-    assert proven is not None
-    assert proven.lower_bound_gpus == 15
+    request = planning.p99_request(planning.published(50))
+    plan = planning.joint_p99(request.workloads)
+    assert planning.totals(plan).lower_bound_gpus == 14
+    assert planning.totals(prove(plan, request)).lower_bound_gpus == 15
 
 
 def test_the_aims_of_a_changing_load_are_kept_at_planned_rates_and_missed_by_plans_that_stay() -> None:
@@ -57,7 +54,7 @@ def test_the_aims_of_a_changing_load_are_kept_at_planned_rates_and_missed_by_pla
 
 
 def test_a_model_that_is_slower_makes_late_only_what_no_shadow_covers() -> None:
-    plan = planning.planned("joint", planning.published(12), rule=Rule.P99, latency="ours")
+    plan = planning.joint_p99(planning.published(12))
     late = covers.late_where_slower(plan, 1.1, 40.0)
     assert late.before > late.after
     assert late.covered > 0

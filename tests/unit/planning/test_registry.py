@@ -27,10 +27,8 @@ class Gone(MetaPathFinder):
 
 sys.meta_path.insert(0, Gone())
 sys.path.insert(0, {support!r})
-from dataclasses import replace
 import planning
 from controlplane.cli.main import run
-from controlplane.domain.plan import Rule
 from controlplane.latency import registry as latency_registry
 from controlplane.planning import registry
 
@@ -40,8 +38,7 @@ def kept(names):
 models = kept(latency_registry.FITS)
 for name in models:
     assert planning.v100(name).latency.name == name
-asked = planning.request(planning.published(12)[:2], latency="ours", rule=Rule.P99)
-asked = replace(asked, devices={{"v100": planning.v100("ours", 4)}})
+asked = planning.p99_request(planning.published(12)[:2], device=planning.v100("ours", 4))
 comparable = []
 for name in kept(registry.STRATEGIES):
     made = registry.strategy(name)

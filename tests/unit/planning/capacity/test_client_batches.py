@@ -5,18 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import planning
 import pytest
-from planning import StoppedClock, v100, workload
+from planning import planned, v100, workload
 
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.domain.workload import Arrivals
-from controlplane.planning import registry
 from controlplane.planning.explain.explain import explain
 from controlplane.planning.judge.evaluate import Terms, evaluate
 from controlplane.planning.judge.layout import Layout
 from controlplane.planning.judge.verify import verify
-from controlplane.planning.protocol import PlanRequest
 
 SENT = (1, 2, 4, 8)
 
@@ -54,14 +51,8 @@ def run_p99_ms(service_ms: np.ndarray, rate_rps: float, batch: int, client_batch
 def test_the_judge_agrees_with_a_run_inference_by_inference(client_batch: int) -> None:
     plan, device = plan_of(client_batch), v100("ours")
     slots = Layout.of(plan.gpus, device).all_busy
-    times = [
-        float(
-            device.latency.estimate(
-                replace(slots, batch=np.full_like(slots.batch, float(size))), 0.95
-            ).execution_upper_ms[0, 0]
-        )
-        for size in range(1, 9)
-    ]
+    each = [replace(slots, batch=np.full_like(slots.batch, float(size))) for size in range(1, 9)]
+    times = [float(device.latency.estimate(one, 0.95).execution_upper_ms[0, 0]) for one in each]
     jitter = device.profiles["resnet50"].jitter or 0.0
     assert jitter == 0.0, "else the run would have to draw it"
     runs = [run_p99_ms(np.array(times), 300.0, 8, client_batch, seed) for seed in range(3)]
@@ -75,28 +66,33 @@ def test_p99_does_not_fall_with_the_size_of_requests() -> None:
     assert constant == sorted(constant)
 
 
+def plan_for(client_batch: int, strategy: str = "joint") -> Plan:
+    asked = replace(workload("r", "resnet50", 40.0, 400.0), client_batch=client_batch)
+    return planned(strategy, [asked], rule=Rule.P99, device=v100("ours", 2))
+
+
 def test_requests_of_one_inference_are_planned_as_ever() -> None:
-    (plan,) = plans(1)
+    plan = plan_for(1)
     (partitions,) = (g.partitions for g in plan.gpus)
     assert [(p.percent, p.models[0].batch) for p in partitions] == [(20.0, 5), (20.0, 5)]
     assert partitions[0].workloads[0].predicted.p99_ms == pytest.approx(28.6, abs=0.05)
 
 
 def test_larger_requests_cost_more() -> None:
-    found = plans(*SENT[1:], 16, 32)  # a model of single inferences takes two partitions, for their shadows
+    # A model of single inferences takes two partitions, for their shadows.
+    found = [plan_for(k) for k in (*SENT[1:], 16, 32)]
     assert all(plan.verified and not plan.infeasible for plan in found)
     taken = [sum(g.percent for g in plan.gpus) for plan in found]
     assert taken == sorted(taken)
     assert len(set(taken)) == len(taken)
 
 
-def test_a_request_larger_than_any_batch_is_refused_with_the_reason() -> None:
-    for strategy in ("joint", "igniter", "inss"):
-        (plan,) = plans(64, strategy=strategy)
-        (refused,) = plan.infeasible
-        assert refused.reason == (
-            "its clients send 64 inferences in a request, and the largest batch of resnet50 on v100 is 32"
-        )
+@pytest.mark.parametrize("strategy", ["joint", "igniter", "inss"])
+def test_a_request_larger_than_any_batch_is_refused_with_the_reason(strategy: str) -> None:
+    (refused,) = plan_for(64, strategy).infeasible
+    assert refused.reason == (
+        "its clients send 64 inferences in a request, and the largest batch of resnet50 on v100 is 32"
+    )
 
 
 @pytest.mark.parametrize(("batch", "client_batch"), [(6, 4), (4, 8)])
@@ -108,18 +104,3 @@ def test_a_batch_of_parts_of_requests_breaks_the_plan(batch: int, client_batch: 
 def test_other_batches_are_explained_in_whole_requests() -> None:
     (told,) = explain(plan_of(4), "w", {"v100": v100("ours")})  # type: ignore[misc]
     assert {a.batch for a in told.alternatives} == {4, 8, 12}
-
-
-def plans(*client_batches: int, strategy: str = "joint") -> list[Plan]:
-    asked = workload("r", "resnet50", 40.0, 400.0)
-    return [
-        registry.strategy(strategy).plan(
-            PlanRequest(
-                (replace(asked, client_batch=k),),
-                {"v100": planning.v100("ours", 2)},
-                Rule.P99,
-                StoppedClock(),
-            )
-        )
-        for k in client_batches
-    ]

@@ -11,10 +11,8 @@ from planning import published
 from controlplane.domain.device import ShareGrid
 from controlplane.domain.plan import Rule
 from controlplane.domain.workload import Workload
-from controlplane.planning import registry
 from controlplane.planning.capacity.gpu_types import gpu_types
 from controlplane.planning.capacity.lower_bound import lower_bound
-from controlplane.planning.protocol import PlanRequest
 
 PRICE = 3.06
 
@@ -70,7 +68,5 @@ def test_a_share_smaller_than_the_grids_step_takes_room_too(minimum: float, step
     coarse = planning.on_grid(planning.v100(), ShareGrid(minimum, step))
     asked = published(12)[:6]
     bound = lower_bound(asked, gpu_types({"v100": coarse}, Rule.HALF_SLO, 0.95))
-    plan = registry.strategy("joint").plan(
-        PlanRequest(asked, {"v100": coarse}, Rule.HALF_SLO, planning.StoppedClock())
-    )
+    plan = planning.planned("joint", asked, device=coarse)
     assert PRICE <= bound <= PRICE * len(plan.gpus) + 1e-9

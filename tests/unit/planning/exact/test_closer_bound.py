@@ -7,7 +7,6 @@ import planning
 import pytest
 
 from controlplane.domain.plan import Rule
-from controlplane.domain.workload import Workload
 from controlplane.latency.protocol import Slots
 from controlplane.planning.capacity.gpu_types import gpu_types
 from controlplane.planning.capacity.lower_bound import lower_bound
@@ -22,28 +21,21 @@ def never() -> bool:
     return False
 
 
-def closer_gpus(workloads: tuple[Workload, ...], rule: Rule) -> int:
-    latency = "ours" if rule is Rule.P99 else "igniter"
-    types = planning.types_of(planning.request(workloads, latency=latency, rule=rule))
-    return round(closer_bound(workloads, types, never) / 3.06)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("rule", "count", "least"), [(Rule.P99, 200, 57), (Rule.HALF_SLO, 50, 13)])
 def test_neighbours_raise_the_bound(rule: Rule, count: int, least: int) -> None:
-    assert closer_gpus(planning.published(count), rule) == least
+    asked, latency = planning.published(count), "ours" if rule is Rule.P99 else "igniter"
+    types = planning.types_of(planning.request(asked, latency=latency, rule=rule))
+    assert round(closer_bound(asked, types, never) / 3.06) == least
 
 
 def test_prove_gives_a_larger_plan_the_closer_bound() -> None:
-    asked = planning.published(200)
-    plan = planning.planned("joint", asked)
-    simple = lower_bound(asked, planning.types_of(planning.request(asked)))
-    closer = prove(plan, planning.request(asked)).totals
-    assert plan.totals is not None
-    assert closer is not None
-    assert simple == plan.totals.lower_bound_cost_per_hour
-    assert (plan.totals.lower_bound_gpus, closer.lower_bound_gpus) == (51, 52)
-    assert closer.stopped_by == plan.totals.stopped_by
+    request = planning.request(planning.published(200))
+    plan = planning.planned("joint", request.workloads)
+    simple, closer = planning.totals(plan), planning.totals(prove(plan, request))
+    assert simple.lower_bound_cost_per_hour == lower_bound(request.workloads, planning.types_of(request))
+    assert (simple.lower_bound_gpus, closer.lower_bound_gpus) == (51, 52)
+    assert closer.stopped_by == simple.stopped_by
 
 
 def test_an_ended_budget_leaves_a_bound_that_holds() -> None:

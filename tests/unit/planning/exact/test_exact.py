@@ -13,7 +13,6 @@ from planning import published, workload
 
 from controlplane.domain.plan import Plan, Rule
 from controlplane.planning import registry
-from controlplane.planning.capacity.gpu_types import gpu_prices
 from controlplane.planning.exact.patterns import Services, patterns_of
 from controlplane.planning.exact.prove import OPTIMAL, Answer, prove
 from controlplane.planning.exact.prove import solve as solved
@@ -31,60 +30,48 @@ def proven(request: PlanRequest) -> Plan:
     return prove(registry.strategy("joint").plan(request), request)
 
 
-def largest_pool(plan: Plan) -> int:
-    return max(Counter(w.name for _, _, w in plan.placements()).values())
-
-
 @pytest.mark.parametrize("seed", [1, 6, 9, 11, 21, 23, 36, 38])
 def test_mixed_types_cost_what_trying_everything_costs(seed: int) -> None:
     workloads, devices = exhaustive.small_case(seed), exhaustive.mixed()
     plan = proven(PlanRequest(workloads, devices, Rule.HALF_SLO, planning.StoppedClock()))
+    totals, pools = planning.totals(plan), Counter(w.name for _, _, w in plan.placements())
     assert plan.verified
-    assert plan.totals is not None
-    assert plan.totals.stopped_by == OPTIMAL
+    assert totals.stopped_by == OPTIMAL
+    assert totals.lower_bound_cost_per_hour == pytest.approx(totals.cost_per_hour)
     # Trying everything is done for pools of two: larger ones may only be cheaper.
     best = exhaustive.cheapest(workloads, devices, most_servers=2)
-    if largest_pool(plan) <= 2:
-        assert plan.totals.cost_per_hour == pytest.approx(best)
-    else:
-        assert plan.totals.cost_per_hour <= best + 1e-9
-    assert plan.totals.lower_bound_cost_per_hour == pytest.approx(plan.totals.cost_per_hour)
+    assert totals.cost_per_hour <= best + 1e-9
+    if max(pools.values()) <= 2:
+        assert totals.cost_per_hour == pytest.approx(best)
 
 
 def test_up_to_twelve_workloads_are_settled_where_a_proof_is_asked_for() -> None:
-    request = planning.request(published(12)[5:12], latency="ours", rule=Rule.P99)
+    request = planning.p99_request(published(12)[5:12])
     quick = registry.strategy("joint").plan(request)
-    assert quick.totals is not None
-    assert quick.totals.stopped_by != OPTIMAL
+    assert planning.totals(quick).stopped_by != OPTIMAL
     plan = prove(quick, request)
     assert plan.verified
-    assert plan.totals is not None
-    assert plan.totals.gpus == plan.totals.lower_bound_gpus == 6
-    assert plan.totals.stopped_by == OPTIMAL
+    assert planning.totals(plan).gpus == planning.totals(plan).lower_bound_gpus == 6
+    assert planning.totals(plan).stopped_by == OPTIMAL
 
 
 def test_a_proof_keeps_a_plan_that_is_best_and_its_ids() -> None:
     asked = published(12)[6:]
     before = proven(planning.request(asked))
     plan = proven(planning.request(asked, previous=before))
-    assert plan.totals is not None
-    assert plan.totals.stopped_by == OPTIMAL
+    assert planning.totals(plan).stopped_by == OPTIMAL
     assert moves(before, plan) == 0
 
 
 def test_clients_that_send_several_inferences_are_bounded_as_well() -> None:
-    asked = [replace(w, client_batch=2) for w in published(12)[:4]]
-    request = planning.request(asked, latency="ours", rule=Rule.P99)
-    plan = proven(request)
+    plan = proven(planning.p99_request([replace(w, client_batch=2) for w in published(12)[:4]]))
     assert plan.verified
     assert {w.client_batch for _, _, w in plan.placements()} == {2}
-    assert plan.totals is not None
-    assert plan.totals.lower_bound_gpus is not None
-    assert plan.totals.lower_bound_gpus <= len(plan.gpus)
+    assert 0 < (planning.totals(plan).lower_bound_gpus or 0) <= len(plan.gpus)
 
 
 def test_it_finds_the_best_without_a_plan_to_beat_and_proves_one_that_is() -> None:
-    request = planning.request(published(12)[9:], latency="ours", rule=Rule.P99)
+    request = planning.p99_request(published(12)[9:])
     found = solve(request)
     assert found is not None
     assert found.proven
@@ -121,23 +108,19 @@ def test_patterns_hold_one_service_a_workload_and_no_more_servers_than_a_pool_ha
 
 
 def test_gpus_count_where_all_are_free() -> None:
-    assert gpu_prices({"v100": planning.v100(price=0.0)}) == {"v100": 1.0}
-    request = replace(planning.request(published(12)[:4]), devices={"v100": planning.v100(price=0.0)})
-    plan = proven(request)
-    assert plan.totals is not None
-    assert plan.totals.lower_bound_cost_per_hour == 0.0
-    assert plan.totals.lower_bound_gpus == plan.totals.gpus
+    plan = proven(planning.request(published(12)[:4], device=planning.v100(price=0.0)))
+    assert planning.totals(plan).lower_bound_cost_per_hour == 0.0
+    assert planning.totals(plan).lower_bound_gpus == planning.totals(plan).gpus
 
 
 def test_few_gpus_hold_all_where_they_can() -> None:
     request = planning.request(published(12)[6:])
     count = len(proven(request).gpus)
-    few = {c: replace(request, devices={"v100": planning.v100(count=c)}) for c in (count, count - 1)}
-    all_placed = proven(few[count])
+    all_placed, some_lost = (
+        proven(planning.request(request.workloads, device=planning.v100(count=c))) for c in (count, count - 1)
+    )
     assert all_placed.verified
     assert not all_placed.infeasible
     assert len(all_placed.gpus) == count
-    some_lost = proven(few[count - 1])
     assert some_lost.infeasible
-    assert some_lost.totals is not None
-    assert some_lost.totals.stopped_by != OPTIMAL
+    assert planning.totals(some_lost).stopped_by != OPTIMAL

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import planning
 import pytest
-from planning import workload
+from planning import joint_p99, workload
 
 from controlplane.domain.device import GpuPool
-from controlplane.domain.plan import Infeasible, Plan, Rule
+from controlplane.domain.plan import Infeasible, Plan
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish, Workload
 from controlplane.files import catalogue
 from controlplane.latency import registry as latency_registry
@@ -27,8 +27,7 @@ IMPOSSIBLE = workload("a", "vgg19", 20.0, 2500.0)
 
 
 def planned_on(count: int, asked: Sequence[Workload]) -> Plan:
-    request = planning.request(asked, latency="ours", rule=Rule.P99)
-    plan = registry.strategy("joint").plan(replace(request, devices={"v100": planning.v100("ours", count)}))
+    plan = joint_p99(asked, device=planning.v100("ours", count))
     assert plan.verified
     assert len(plan.gpus) <= count
     return plan
@@ -67,8 +66,7 @@ def test_of_six_the_one_that_takes_all_gpus_stays_away() -> None:
     assert "% of 2 v100, and it takes about " in refused.reason
     # By himself he would be served as asked.
     assert (refused.nearest_slo_ms, refused.nearest_rate_rps) == (None, None)
-    assert plan.totals is not None
-    assert plan.totals.stopped_by != "optimal"
+    assert planning.totals(plan).stopped_by != "optimal"
 
 
 def test_what_would_fit_is_not_what_was_asked_and_fits() -> None:
@@ -98,7 +96,7 @@ def test_who_can_go_elsewhere_makes_room_for_those_who_cannot() -> None:
         workload("r5", "alexnet", 34.1, 303.0),
         workload("r6", "alexnet", 43.0, 238.0),
     ]
-    request = planning.request(asked, latency="ours", rule=Rule.P99)
+    request = planning.p99_request(asked)
     both = {"v100": planning.v100("ours", 1), "a100": a100}
     plan = registry.strategy("joint").plan(replace(request, devices=both))
     assert plan.verified
@@ -108,10 +106,8 @@ def test_who_can_go_elsewhere_makes_room_for_those_who_cannot() -> None:
 
 def random_workloads(count: int) -> list[Workload]:
     chance = random.Random(3)
-    models, slo_ms = (
-        chance.choices(planning.MODELS, k=count),
-        [chance.uniform(15.0, 80.0) for _ in range(count)],
-    )
+    models = chance.choices(planning.MODELS, k=count)
+    slo_ms = [chance.uniform(15.0, 80.0) for _ in range(count)]
     rates = [10.0 ** chance.uniform(1.0, 2.7) for _ in range(count)]
     return [workload(f"r{i}", models[i], slo_ms[i], rates[i]) for i in range(count)]
 
@@ -136,8 +132,7 @@ def test_whoever_is_refused_cannot_be_held_or_finds_all_gpus_taken() -> None:
 @pytest.mark.parametrize("strategy", ["joint", "igniter", "inss"])
 def test_who_does_not_fit_into_memory_is_told_so_and_the_way_out(strategy: str) -> None:
     def planned(asked: Workload) -> Plan:
-        request = replace(planning.request([asked]), devices={"v100": planning.v100(count=2)})
-        return registry.strategy(strategy).plan(request)
+        return planning.planned(strategy, [asked], device=planning.v100(count=2))
 
     hot = ShadowWish(ShadowPolicy.HOT)
     large = replace(workload("a", "alexnet", 20.0, 100.0), memory_mb=9000.0, shadow=hot)

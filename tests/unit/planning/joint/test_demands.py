@@ -8,17 +8,15 @@ import planning
 import pytest
 from planning import v100
 
-from controlplane.domain.plan import Plan, Rule
+from controlplane.domain.plan import Plan
 from controlplane.domain.workload import ShadowPlace, ShadowWish, Workload, with_covers_demanded
-from controlplane.planning import registry
 
 FOUR = planning.published(12)[:4]
 """One GPU serves them, and two where each shadow covers a quarter more."""
 
 
 def planned(workloads: tuple[Workload, ...], count: int | None = None, **more: object) -> Plan:
-    request = planning.request(workloads, latency="ours", rule=Rule.P99, **more)
-    return registry.strategy("joint").plan(replace(request, devices={"v100": v100("ours", count)}))
+    return planning.joint_p99(workloads, device=v100("ours", count), **more)
 
 
 def covers(plan: Plan) -> list[float]:
@@ -32,16 +30,14 @@ def test_a_demand_is_met_and_the_plan_says_what_it_costs(factor: float, gpus: in
     assert not plan.infeasible
     assert min(covers(plan)) >= factor
     assert len(plan.gpus) <= gpus
-    assert plan.totals is not None
-    assert plan.totals.gpus_for_demands == len(plan.gpus) - 7
+    assert planning.totals(plan).gpus_for_demands == len(plan.gpus) - 7
 
 
 def test_what_shadows_on_other_gpus_cost_is_said_too() -> None:
     elsewhere = ShadowWish(place=ShadowPlace.OTHER_GPU)
     plan = planned(tuple(replace(w, shadow=elsewhere) for w in planning.published(12)))
     assert all(p.survives_gpu_loss is not None for _, p in plan.partitions())
-    assert plan.totals is not None
-    assert plan.totals.gpus_for_demands == len(plan.gpus) - 7 > 0
+    assert planning.totals(plan).gpus_for_demands == len(plan.gpus) - 7 > 0
 
 
 def test_one_workload_that_demands_costs_no_more_than_all_of_them() -> None:

@@ -7,12 +7,13 @@ from functools import cache
 
 import planning
 import pytest
-from planning import planned, workload
+from planning import joint_p99, planned, workload
 
 from controlplane.domain.plan import MOST_SERVERS, Plan, Rule
 from controlplane.domain.workload import Arrivals, ShadowPlace, ShadowPolicy, ShadowWish, Workload
 from controlplane.planning.capacity.items import families
 from controlplane.planning.explain.explain import explain
+from controlplane.planning.judge.placements import with_partitions
 from controlplane.planning.judge.verify import verify
 from controlplane.planning.replan.differences import Change, changes, moves
 
@@ -26,11 +27,7 @@ def small(count: int, rate_rps: float = 25.0) -> list[Workload]:
 
 @cache
 def together() -> Plan:
-    return planned("joint", small(20), latency="ours", rule=Rule.P99)
-
-
-def gpus(plan: Plan) -> int:
-    return len(plan.gpus)
+    return joint_p99(small(20))
 
 
 def queues(plan: Plan) -> set[frozenset[str]]:
@@ -67,19 +64,19 @@ def test_many_small_workloads_share_few_gpus(latency: str, rule: Rule) -> None:
     assert max(len(q) for q in queues(plan)) > 1
     assert all(len(q) == 1 for q in queues(apart))
     assert sum(g.percent for g in plan.gpus) < sum(g.percent for g in apart.gpus)
-    assert gpus(plan) <= gpus(apart)
+    assert len(plan.gpus) <= len(apart.gpus)
 
 
 def test_an_isolated_workload_keeps_its_queue() -> None:
     asked = [replace(w, isolated=w.name == "w4") for w in small(20)]
-    plan = planned("joint", asked, latency="ours", rule=Rule.P99)
+    plan = joint_p99(asked)
     assert plan.verified
     assert frozenset({"w4"}) in queues(plan)
 
 
 def test_no_pool_is_larger_than_a_slot_of_the_gateway() -> None:
     asked = [workload("huge", "ssd", 60.0, 5000.0), workload("small", "ssd", 60.0, 50.0)]
-    plan = planned("joint", asked, latency="ours", rule=Rule.P99)
+    plan = joint_p99(asked)
     (refused,) = plan.infeasible
     assert refused.workload == "huge"
     assert f"no pool of up to {MOST_SERVERS} servers" in refused.reason
@@ -90,21 +87,11 @@ def test_no_pool_is_larger_than_a_slot_of_the_gateway() -> None:
 def test_a_shadow_elsewhere_stands_in_for_one_server_of_its_pool() -> None:
     wish = ShadowWish(ShadowPolicy.HOT, ShadowPlace.OTHER_GPU)
     asked = [replace(workload("a", "ssd", 60.0, 500.0), shadow=wish)]
-    plan = planned("joint", asked, latency="ours", rule=Rule.P99)
+    plan = joint_p99(asked)
     assert plan.verified
     shadows = [(g.id, p.shadow) for g, p in plan.partitions()]
     assert len(shadows) > 1
     assert all(s is not None and s.gpu != gpu for gpu, s in shadows)
-
-
-def test_a_server_has_an_id_of_its_own_whatever_workloads_are_called() -> None:
-    asked = [
-        workload("a", "ssd", 60.0, 500.0),
-        replace(workload("a-1", "vgg19", 60.0, 20.0), isolated=True),
-    ]
-    plan = planned("joint", asked, latency="ours", rule=Rule.P99)
-    assert plan.verified
-    assert {"a-1", "a-2"} < {p.id for _, p in plan.partitions()}
 
 
 def reasons(plan: Plan, asked: list[Workload]) -> str:
@@ -117,31 +104,20 @@ def test_the_judge_refuses_company_that_was_not_asked_for() -> None:
     assert reasons(plan, asked) == ""
     alone = [replace(w, isolated=True) for w in asked]
     assert "isolation" in reasons(plan, alone)
-    marked = replace(
-        plan,
-        gpus=tuple(
-            replace(
-                g,
-                partitions=tuple(
-                    replace(p, workloads=tuple(replace(w, isolated=True) for w in p.workloads))
-                    for p in g.partitions
-                ),
-            )
-            for g in plan.gpus
-        ),
+    marked = with_partitions(
+        plan.gpus, lambda p: replace(p, workloads=tuple(replace(w, isolated=True) for w in p.workloads))
     )
-    assert "is to have its own queue" in reasons(marked, alone)
+    assert "is to have its own queue" in reasons(replace(plan, gpus=marked), alone)
 
 
 def test_the_judge_refuses_servers_of_different_queues() -> None:
-    plan = planned("joint", [workload("a", "ssd", 60.0, 500.0)], latency="ours", rule=Rule.P99)
+    asked = [workload("a", "ssd", 60.0, 500.0)]
+    plan = joint_p99(asked)
     first, *rest = plan.gpus
     p, *others = first.partitions
     joined = replace(p.workloads[0], name="b", endpoint="b", rate_rps=1.0)
     changed = replace(first, partitions=(replace(p, workloads=(*p.workloads, joined)), *others))
-    assert "they are no servers of one pool" in reasons(
-        replace(plan, gpus=(changed, *rest)), [workload("a", "ssd", 60.0, 500.0)]
-    )
+    assert "they are no servers of one pool" in reasons(replace(plan, gpus=(changed, *rest)), asked)
 
 
 def test_who_joins_and_who_leaves_is_told_and_the_rest_stays() -> None:
@@ -149,9 +125,7 @@ def test_who_joins_and_who_leaves_is_told_and_the_rest_stays() -> None:
     company = max(queues(before), key=lambda queue: (len(queue), sorted(queue)))
     # Without the least of them no plan costs less, so that all the others stay as they are.
     name = min((w for w in asked if w.name in company), key=lambda w: w.rate_rps).name
-    after = planned(
-        "joint", [w for w in asked if w.name != name], latency="ours", rule=Rule.P99, previous=before
-    )
+    after = joint_p99([w for w in asked if w.name != name], previous=before)
     assert {(c.change, c.workloads) for c in changes(before, after)} == {(Change.LEFT, (name,))}
     back = changes(after, before)
     assert {(c.change, c.workloads) for c in back} == {(Change.JOINED, (name,))}
@@ -161,12 +135,12 @@ def test_who_joins_and_who_leaves_is_told_and_the_rest_stays() -> None:
 @pytest.mark.slow
 def test_a_group_keeps_its_id_when_another_joins() -> None:
     asked = small(30, 20.0)
-    before = planned("joint", asked[2:], latency="ours", rule=Rule.P99)
-    after = planned("joint", asked, latency="ours", rule=Rule.P99, previous=before)
+    before = joint_p99(asked[2:])
+    after = joint_p99(asked, previous=before)
     assert after.verified
-    stays = {c.partition for c in changes(before, after) if c.change is Change.JOINED}
-    assert stays
-    assert not any(c.change is Change.STOPPED for c in changes(before, after))
+    found = {c.change for c in changes(before, after)}
+    assert Change.JOINED in found
+    assert Change.STOPPED not in found
 
 
 def test_explain_names_the_company_and_what_it_would_cost_alone() -> None:

@@ -89,7 +89,7 @@ def test_less_care_is_tried_too_but_where_shadows_must_cover() -> None:
 
 @cache
 def paired() -> Plan:
-    return planning.planned("joint", planning.published(200), latency="ours", rule=Rule.P99)
+    return planning.joint_p99(planning.published(200))
 
 
 @pytest.mark.slow
@@ -107,7 +107,7 @@ def test_a_workload_that_needs_more_memory_than_a_pair_has_stands_alone() -> Non
     assert most is not None
     shadow = ShadowWish(ShadowPolicy.NONE)
     hungry = [replace(w, memory_mb=0.7 * most, shadow=shadow) for w in planning.published(200)[:70]]
-    plan = planning.planned("joint", hungry, latency="ours", rule=Rule.P99)
+    plan = planning.joint_p99(hungry)
     assert plan.verified
     assert not plan.infeasible
     assert all(len(gpu.partitions) == 1 for gpu in plan.gpus)

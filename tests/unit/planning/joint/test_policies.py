@@ -59,8 +59,7 @@ def test_all_are_hot_where_that_costs_no_more() -> None:
 def test_a_limit_in_seconds_makes_hot_what_loads_longer_or_is_unknown() -> None:
     free, plan = planned(asked(ShadowWish())), planned(asked(ShadowWish(within_s=1.0)))
     assert plan.verified
-    assert plan.totals is not None
-    assert plan.totals.gpus_for_demands == len(plan.gpus) - len(free.gpus)
+    assert planning.totals(plan).gpus_for_demands == len(plan.gpus) - len(free.gpus)
     decided = policies(plan)
     assert {name for name, policy in decided.items() if policy is ShadowPolicy.WARM} <= {"resnet50"}
     assert len(plan.gpus) > 2
@@ -104,7 +103,6 @@ def test_a_batch_that_a_gpu_has_no_memory_for_takes_no_gpu_more() -> None:
     device = planning.v100_with_memory()
     kind = replace(device.pool.device, memory_mb=3000.0)
     device = replace(device, pool=replace(device.pool, device=kind))
-    request = planning.request([hot], latency="ours", rule=Rule.P99)
-    plan = planned(replace(request, devices={"v100": device}))
+    plan = planned(planning.p99_request([hot], device=device))
     assert plan.verified
     assert len(plan.gpus) == 1

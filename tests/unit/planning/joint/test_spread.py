@@ -68,7 +68,7 @@ def test_a_plan_with_room_on_its_last_gpu_covers_more() -> None:
     names = ("alexnet", "resnet50", "vgg19", "ssd")
     workloads = [workload(f"{m}-{n}", m, 60.0, 60.0) for m in names for n in range(2)]
     asked = [replace(w, isolated=True) for w in workloads]
-    plan = planning.planned("joint", asked, latency="ours", rule=Rule.P99)
+    plan = planning.joint_p99(asked)
     assert plan.verified
     rooms = [100.0 - g.percent for g in plan.gpus]
     assert max(rooms) - min(rooms) <= 25.0

@@ -6,41 +6,46 @@ from functools import cache
 
 import planning
 import pytest
-from planning import planned, published, workload
+from planning import joint_p99, planned, published, workload
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Infeasible, Plan, Rule
 from controlplane.domain.workload import Arrivals, ShadowPolicy, ShadowWish
-from controlplane.planning import registry
 from controlplane.planning.explain.explain import explain
 from controlplane.planning.replan.differences import Change, changes, moves
+from controlplane.planning.replan.reuse import reused
+from controlplane.simulate.engine import Settings, simulate
+
+POISSON = (workload("R", "resnet50", 40.0, 300.0), workload("V", "vgg19", 60.0, 100.0))
+BURSTY = tuple(replace(w, dispersion=4.0) for w in POISSON)
 
 
 @cache
 def table_3() -> Plan:
-    return planned("joint", published(12), latency="ours", rule=Rule.P99)
+    return joint_p99(published(12))
 
 
 def test_the_same_request_gives_the_same_plan_in_any_order() -> None:
-    again = planned("joint", published(12)[::-1], latency="ours", rule=Rule.P99)
+    again = joint_p99(published(12)[::-1])
     assert again.gpus == table_3().gpus
 
 
 def test_a_workload_larger_than_a_gpu_gets_a_pool() -> None:
-    plan = planned("joint", [workload("big", "ssd", 60.0, 1100.0)], latency="ours", rule=Rule.P99)
+    """Its servers have ids of their own, whatever workloads are called."""
+    plan = joint_p99([workload("big", "ssd", 60.0, 1100.0), workload("big-1", "vgg19", 60.0, 20.0)])
     assert plan.verified
     assert len(plan.gpus) >= 3
-    assert sum(w.rate_rps for _, _, w in plan.placements()) == pytest.approx(1100.0)
-    assert [p.id for _, p in plan.partitions()][:2] == ["big-1", "big-2"]
+    big = [w.rate_rps for _, _, w in plan.placements() if w.name == "big"]
+    assert sum(big) == pytest.approx(1100.0)
+    assert {"big-1", "big-2"} < {p.id for _, p in plan.partitions()}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", [Rule.P99, Rule.HALF_SLO])
 def test_what_finds_no_gpu_is_named_and_the_rest_stands(rule: Rule) -> None:
     latency = "ours" if rule is Rule.P99 else "igniter"
-    asked, six = published(50)[:30], {"v100": planning.v100(latency, 6)}
-    request = replace(planning.request(asked, latency=latency, rule=rule), devices=six)
-    plan = registry.strategy("joint").plan(request)
+    asked, six = published(50)[:30], planning.v100(latency, 6)
+    plan = planned("joint", asked, latency=latency, rule=rule, device=six)
     assert plan.verified
     assert len(plan.gpus) == 6
     lost = {i.reason.split(":")[0] for i in plan.infeasible}
@@ -51,14 +56,12 @@ def test_what_finds_no_gpu_is_named_and_the_rest_stands(rule: Rule) -> None:
 
 def test_the_infeasible_is_explained_and_its_nearest_slo_fits() -> None:
     asked = [workload("fast", "ssd", 3.0, 10.0), workload("ok", "alexnet", 20.0, 100.0)]
-    plan = planned("joint", asked, latency="ours", rule=Rule.P99)
+    plan = joint_p99(asked)
     assert [p.id for _, p in plan.partitions()] == ["ok"]
     (refused,) = plan.infeasible
     assert re.match(r"a single request takes [\d.]+ ms on a whole v100 and its SLO is 3 ms", refused.reason)
     assert refused.nearest_slo_ms is not None
-    nearest = planned(
-        "joint", [workload("fast", "ssd", refused.nearest_slo_ms, 10.0)], latency="ours", rule=Rule.P99
-    )
+    nearest = joint_p99([workload("fast", "ssd", refused.nearest_slo_ms, 10.0)])
     assert nearest.verified
     assert not nearest.infeasible
 
@@ -66,12 +69,10 @@ def test_the_infeasible_is_explained_and_its_nearest_slo_fits() -> None:
 def test_constant_arrivals_take_no_more_than_poisson() -> None:
     apart = [replace(w, isolated=True) for w in published(12)[:3]]
     constant = [replace(w, arrivals=Arrivals.CONSTANT) for w in apart]
-    plan = planned("joint", constant, latency="ours", rule=Rule.P99)
-    poisson = planned("joint", apart, latency="ours", rule=Rule.P99)
+    plan = joint_p99(constant)
+    poisson = joint_p99(apart)
     assert plan.verified
-    assert plan.totals is not None
-    assert poisson.totals is not None
-    assert plan.totals.percent <= poisson.totals.percent
+    assert planning.totals(plan).percent <= planning.totals(poisson).percent
 
 
 def test_no_shadow_where_none_is_wished() -> None:
@@ -83,7 +84,7 @@ def test_no_shadow_where_none_is_wished() -> None:
 
 def test_lower_rates_keep_what_runs() -> None:
     lower = tuple(replace(w, rate_rps=w.rate_rps * 0.99) for w in published(12))
-    plan = planned("joint", lower, latency="ours", rule=Rule.P99, previous=table_3())
+    plan = joint_p99(lower, previous=table_3())
     assert plan.verified
     assert sum(g.price_per_hour for g in plan.gpus) <= sum(g.price_per_hour for g in table_3().gpus)
     assert moves(table_3(), plan) == 0
@@ -92,7 +93,7 @@ def test_lower_rates_keep_what_runs() -> None:
 def test_changes_name_what_starts_stops_moves_and_resizes() -> None:
     before = table_3()
     assert changes(before, before) == ()
-    without = planned("joint", published(12)[:11], latency="ours", rule=Rule.P99, previous=before)
+    without = joint_p99(published(12)[:11], previous=before)
     stopped = {c.partition for c in changes(before, without) if c.change is Change.STOPPED}
     assert {"W12-1", "W12-2"} <= stopped
     started = {c.partition for c in changes(without, before) if c.change is Change.STARTED}
@@ -123,7 +124,7 @@ def test_explain_shows_what_smaller_shares_would_break() -> None:
 
 def test_explain_judges_a_neighbour_with_all_servers_of_its_pool() -> None:
     asked = [replace(w, isolated=True) for w in published(12)]
-    plan = planned("joint", asked, latency="ours", rule=Rule.P99)
+    plan = joint_p99(asked)
     pools = {w.name for _, p, w in plan.placements() if p.id != w.name}
     beside = next(
         p.id
@@ -151,3 +152,28 @@ def test_explain_says_what_less_would_do() -> None:
     (shadow,) = (p.shadow for _, p in plan.partitions() if p.workloads[0].name == "W4")
     assert shadow is not None
     assert f"covers {shadow.covers:.2f} times the planned times; it does not survive the loss" in standby
+
+
+def late_percent(plan: Plan) -> list[float]:
+    found = simulate(plan, {"v100": planning.v100("ours").latency}, Settings(seconds=200.0, seed=5))
+    return [w.violations_percent for w in found.workloads]
+
+
+def test_a_plan_for_bursts_holds_them_where_one_for_poisson_arrivals_does_not() -> None:
+    plain = joint_p99(POISSON)
+    gpus = reused(plain, planning.p99_request(BURSTY))
+    assert gpus is not None
+    assert max(late_percent(replace(plain, gpus=gpus))) > 1.5
+    plan = joint_p99(BURSTY)
+    assert (plan.verified, plan.infeasible) == (True, ())
+    assert {w.dispersion for _, _, w in plan.placements()} == {4.0}
+    assert max(late_percent(plan)) <= 1.1
+
+
+def test_bursts_that_no_server_holds_are_infeasible_with_a_rate() -> None:
+    tight = (replace(POISSON[0], slo_ms=12.0, dispersion=64.0), POISSON[1])
+    plan = joint_p99(tight)
+    assert plan.verified
+    (refused,) = plan.infeasible
+    assert refused.workload == "R"
+    assert "bursts" in refused.reason

@@ -50,9 +50,8 @@ def test_ten_light_models_fit_on_one_gpu_of_five_shares() -> None:
     assert plan.verified
     assert len(plan.gpus) == 1
     assert sum(len(p.models) for _, p in plan.partitions()) == 10
-    assert plan.totals is not None
-    assert plan.totals.lower_bound_cost_per_hour is not None
-    assert plan.totals.lower_bound_cost_per_hour <= plan.totals.cost_per_hour
+    assert planning.totals(plan).lower_bound_cost_per_hour is not None
+    assert planning.totals(plan).lower_bound_cost_per_hour <= planning.totals(plan).cost_per_hour
 
 
 def test_their_promises_hold_in_a_simulation() -> None:
@@ -129,7 +128,7 @@ def test_a_limit_in_seconds_ends_the_search() -> None:
 
 
 def test_the_published_workloads_take_no_turns() -> None:
-    plan = planning.planned("joint", planning.published(50), latency="ours", rule=Rule.P99)
+    plan = planning.joint_p99(planning.published(50))
     assert not any(p.turns for _, p in plan.partitions())
 
 

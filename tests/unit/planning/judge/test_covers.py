@@ -1,4 +1,4 @@
-"""What shadows cover and what survives a lost GPU, compared with whole plans judged in that state."""
+"""What shadows get and cover and what survives a lost GPU, compared with plans judged in that state."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ import pytest
 from planning import v100, workload
 from slower import Slower, redirected, served_by
 
+from controlplane.domain.device import ShareGrid
 from controlplane.domain.plan import Plan, Rule, Shadow
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish, Workload
 from controlplane.planning.judge.covers import with_covers
 from controlplane.planning.judge.evaluate import Terms, evaluate, judge
+from controlplane.planning.judge.extras import harmless
 from controlplane.planning.judge.finalise import Draft, finalise
-from controlplane.planning.judge.placements import gpu_of, partition_of
+from controlplane.planning.judge.placements import gpu_of, partition_of, with_partitions
+from controlplane.planning.judge.shadows import EXTRA_PERCENT
 
 ELSEWHERE = ShadowWish(place=ShadowPlace.OTHER_GPU)
 
@@ -46,25 +49,16 @@ def test_a_shadow_covers_as_much_as_the_judge_says_of_the_whole_plan(rule: Rule,
     assert min(seen) < 1.1 < max(seen)
 
 
-def laid_out(gpus: Sequence[Sequence[tuple[Workload, float]]]) -> Plan:
+def laid_out(gpus: Sequence[Sequence[tuple[Workload, float]]], most_extra: float | None = None) -> Plan:
     """GPUs with a partition of each of these shares; a workload that is listed twice is served by a pool."""
     listed = [own for gpu in gpus for own, _ in gpu]
-    drafted = [
-        gpu_of(
-            i,
-            v100("ours"),
-            [
-                partition_of(
-                    f"{w.name}-{i}", [replace(w, rate_rps=w.rate_rps / listed.count(w))], share, 2, None
-                )
-                for w, share in gpu
-            ],
-        )
-        for i, gpu in enumerate(gpus)
-    ]
-    workloads = list(dict.fromkeys(listed))
-    request = planning.request(workloads, latency="ours", rule=Rule.P99)
-    return finalise("by-hand", request, Draft(tuple(drafted)), 0.0)
+    drafted = []
+    for i, gpu in enumerate(gpus):
+        each = [(f"{w.name}-{i}", w, share, 1.0 / listed.count(w)) for w, share in gpu]
+        partitions = [partition_of(name, [w], share, 2, None, part) for name, w, share, part in each]
+        drafted.append(gpu_of(i, v100("ours"), partitions))
+    request = planning.p99_request(list(dict.fromkeys(listed)))
+    return finalise("by-hand", request, Draft(tuple(drafted), most_extra=most_extra), 0.0)
 
 
 def test_a_shared_shadow_that_serves_leaves_the_others_of_its_gpu_theirs() -> None:
@@ -119,3 +113,71 @@ def test_a_plan_with_a_broken_promise_says_nothing() -> None:
     assert partition.survives_gpu_loss is None
     assert partition.shadow is not None
     assert partition.shadow.covers is None
+
+
+# -- what a shadow gets on top of its partition's share --------------------------------------------------
+
+
+def extras(plan: Plan) -> list[float]:
+    return [p.shadow.extra_percent for _, p in plan.partitions() if p.shadow is not None]
+
+
+def covers(plan: Plan) -> list[float]:
+    return [p.shadow.covers or 0.0 for _, p in plan.partitions() if p.shadow is not None]
+
+
+A, B = workload("a", "alexnet", 12.0, 900.0), workload("b", "alexnet", 12.0, 900.0)
+V = workload("v", "vgg19", 60.0, 100.0)
+
+
+def test_one_gets_more_than_a_tenth_where_that_covers_more() -> None:
+    tenth, free = laid_out([[(V, 30.0)]], EXTRA_PERCENT), laid_out([[(V, 30.0)]])
+    assert extras(tenth) == [EXTRA_PERCENT]
+    assert extras(free)[0] > EXTRA_PERCENT
+    assert covers(free) > covers(tenth)
+
+
+def test_those_of_one_model_share_what_is_free() -> None:
+    """Each with ten leaves the second none while both are active."""
+    shares = [(A, 45.0), (B, 42.5)]
+    plan = laid_out([shares])
+    assert sum(extras(plan)) <= 12.5
+    assert min(extras(plan)) > 0.0
+    assert min(covers(plan)) > min(covers(laid_out([shares], EXTRA_PERCENT)))
+
+
+def test_those_of_different_models_may_each_have_all_of_it() -> None:
+    plan = laid_out([[(A, 40.0), (V, 45.0)]])
+    assert sum(extras(plan)) > 15.0
+
+
+@pytest.mark.parametrize(("rule", "latency"), [(Rule.P99, "ours"), (Rule.HALF_SLO, "igniter")])
+def test_none_covers_less_than_with_a_tenth(rule: Rule, latency: str) -> None:
+    plan = planning.planned("joint", planning.published(12), latency=latency, rule=rule)
+    request = planning.request(planning.published(12), latency=latency, rule=rule)
+    bare = with_partitions(plan.gpus, lambda p: replace(p, shadow=None))
+    tenth = finalise("joint", request, Draft(bare, most_extra=EXTRA_PERCENT), 0.0)
+    assert all(now >= then for now, then in zip(covers(plan), covers(tenth), strict=True))
+    assert sum(covers(plan)) > sum(covers(tenth))
+
+
+def test_igniter_gives_a_tenth_or_what_is_left() -> None:
+    """Less only where that breaks a neighbour's promise."""
+    plan = planning.planned("igniter", planning.published(12))
+    rest = [min(EXTRA_PERCENT, 100.0 - gpu.percent) for gpu, _ in plan.partitions()]
+    given = extras(plan)
+    assert all(extra <= most for extra, most in zip(given, rest, strict=True))
+    assert sum(extra == most for extra, most in zip(given, rest, strict=True)) > len(rest) / 2
+
+
+def test_an_extra_that_breaks_a_neighbour_shrinks_by_steps_of_the_grid_down_to_none() -> None:
+    device, terms = planning.on_grid(v100(), ShareGrid(2.5, 0.5)), Terms(Rule.HALF_SLO)
+    workloads = [workload("a", "alexnet", 500.0, 10.0), workload("v", "vgg19", 500.0, 10.0)]
+    gpu = gpu_of(0, device, [partition_of(w.name, [w], 40.0, 2, None) for w in workloads])
+    found = evaluate([gpu], {"v100": device}, terms)["v100"]
+    # It holds by nothing: any extra of its neighbour breaks it.
+    tight = replace(workloads[1], slo_ms=2.0 * float(found.times.round_ms[0, 1]))
+    gpu = replace(gpu, partitions=(gpu.partitions[0], partition_of("v", [tight], 40.0, 2, None)))
+    base = evaluate([gpu], {"v100": device}, terms)["v100"]
+    assert base.meets_slo.all()
+    assert harmless(base, {"a": 1.5}, device, terms) == {"a": 0.0}

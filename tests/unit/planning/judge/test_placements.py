@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from planning import planned, published, request, v100_with_memory, workload
+from planning import joint_p99, planned, published, v100_with_memory, workload
 
-from controlplane.domain.plan import Rule
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish
-from controlplane.planning import registry
 from controlplane.planning.judge.placements import largest_batch_in_memory, limit_together, tells_apart
 
 
@@ -39,8 +37,7 @@ def test_every_strategys_plan_carries_it(strategy: str) -> None:
 def test_the_memory_of_a_partition_is_that_of_its_planned_batch(strategy: str) -> None:
     law = {"alexnet": (633.0, 3.0), "resnet50": (498.0, 103.0), "vgg19": (948.0, 63.0), "ssd": (500.0, 116.0)}
     own = v100_with_memory("igniter")
-    made = registry.strategy(strategy)
-    plan = made.plan(replace(request(published(12)), devices={"v100": own}))
+    plan = planned(strategy, published(12), device=own)
     for _, partition in plan.partitions():
         # A process counts once, whatever its models.
         each = [law[m.model][0] + law[m.model][1] * m.batch for m in partition.models]
@@ -57,9 +54,7 @@ def test_what_fits_with_its_planned_batch_is_planned() -> None:
         own = {
             n: replace(p, memory_mb=16_000.0, memory_by_batch=by_batch) for n, p in device.profiles.items()
         }
-        asking = request(asked, latency="ours", rule=Rule.P99)
-        asking = replace(asking, devices={"v100": replace(device, profiles=own)})
-        plan = registry.strategy("joint").plan(asking)
+        plan = joint_p99(asked, device=replace(device, profiles=own))
         assert plan.verified
         gpus.append(len(plan.gpus))
     assert gpus == [1, 2]

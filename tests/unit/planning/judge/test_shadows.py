@@ -11,7 +11,7 @@ import pytest
 from planning import v100, workload
 
 from controlplane.domain.device import MAX_MPS_CLIENTS
-from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.domain.plan import Partition, Plan, PlannedGpu, ServedModel
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish
 from controlplane.planning.judge.finalise import Draft, finalise
 from controlplane.planning.judge.placements import clients_of, common_step, gpu_of, partition_of
@@ -32,8 +32,7 @@ def laid_out(wish: ShadowWish, shares: Sequence[Sequence[float]], stubs: Mapping
             workloads.append(asked)
             partitions.append(partition_of(asked.name, [asked], percent, 2, None))
         gpus.append(gpu_of(i, device, partitions))
-    request = planning.request(workloads, latency="ours", rule=Rule.P99)
-    request = replace(request, devices={"v100": device})
+    request = planning.p99_request(workloads, device=device)
     return finalise("by-hand", request, Draft(tuple(gpus)), 0.0)
 
 
@@ -94,8 +93,7 @@ def test_as_many_are_hot_as_fit_of_those_that_would_load_longer_than_a_second() 
     workloads = [replace(workload(m, m, 500.0, 10.0), shadow=HERE) for m in memory_mb]
     partitions = [partition_of(w.name, [w], 20.0, 2, memory_mb[w.model]) for w in workloads]
     gpu = replace(gpu_of(0, device, partitions), memory_mb=sum(memory_mb.values()) + 3000.0)
-    request = planning.request(workloads, latency="ours", rule=Rule.P99)
-    request = replace(request, devices={"v100": replace(device, profiles=profiles)})
+    request = planning.p99_request(workloads, device=replace(device, profiles=profiles))
     plan = finalise("by-hand", request, Draft((gpu,)), 0.0)
     hot = {p.id for _, p in plan.partitions() if p.shadow and p.shadow.policy is ShadowPolicy.HOT}
     assert hot == {"resnet50", "ssd"}
@@ -124,7 +122,7 @@ def short_of_memory(
     pool = replace(device.pool, device=replace(kind, hardware={**kind.hardware, "process_mb": 400.0}))
     device = replace(device, pool=pool)
     gpu = replace(gpu_of(0, device, partitions), memory_mb=3600.0 + left_mb)
-    request = replace(planning.request(workloads, latency="ours", rule=Rule.P99), devices={"v100": device})
+    request = planning.p99_request(workloads, device=device)
     return finalise("by-hand", request, Draft((gpu,)), 0.0)
 
 

@@ -9,9 +9,9 @@ from functools import cache
 
 import planning
 import pytest
-from planning import planned, published
+from planning import joint_p99, planned, published
 
-from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule, ServedModel, Shadow
+from controlplane.domain.plan import Partition, Plan, PlannedGpu, ServedModel, Shadow
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.planning.judge.verify import verify
 
@@ -115,7 +115,7 @@ def test_a_workload_may_not_be_lost_nor_its_rate() -> None:
 
 
 def test_the_p99_rule_asks_the_queue_and_knows_pools() -> None:
-    plan = planned("joint", published(12), latency="ours", rule=Rule.P99)
+    plan = joint_p99(published(12))
     assert plan.verified
     pool = [p for _, p in plan.partitions() if p.workloads[0].name == "W12"]
     assert len(pool) >= 2

@@ -1,4 +1,4 @@
-"""Room that would suffice in one piece is called fragmented, and no other room is."""
+"""What is said of a workload that has no place: fragmented room, clients, and models that run out."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planning import workload
 
-from controlplane.domain.plan import Plan, Rule
+from controlplane.domain.plan import Infeasible, Partition, PlannedGpu, Rule, ServedModel
 from controlplane.domain.workload import ShadowPolicy, ShadowWish
-from controlplane.planning import registry
-from controlplane.planning.explain.infeasible import exhausted, is_fragmented
+from controlplane.planning.explain.infeasible import exhausted, is_fragmented, with_model_limit
 from controlplane.planning.judge.placements import gpu_of, partition_of
 
 PERCENTS = st.integers(0, 40).map(lambda n: 2.5 * n)
@@ -30,15 +29,6 @@ def test_fragmented_room_is_enough_in_all_and_holds_too_few_pieces(
     assert is_fragmented(free, share, servers) == (sum(free) >= servers * share and placed < servers)
 
 
-def planned(strategy: str, rule: Rule, slo_ms: float, rate_rps: float) -> Plan:
-    """Three alike, of which two GPUs hold one each and leave much of themselves."""
-    asked = [workload(name, "vgg19", slo_ms, rate_rps) for name in ("a", "b", "c")]
-    asked = [replace(one, isolated=True) for one in asked]
-    latency = "igniter" if strategy == "igniter" else "ours"
-    request = planning.request(asked, latency=latency, rule=rule)
-    return registry.strategy(strategy).plan(replace(request, devices={"v100": planning.v100(latency, 2)}))
-
-
 @pytest.mark.parametrize(
     ("strategy", "rule", "slo_ms", "rate_rps"),
     [("joint", Rule.P99, 40.0, 250.0), ("igniter", Rule.HALF_SLO, 40.0, 300.0)],
@@ -46,7 +36,10 @@ def planned(strategy: str, rule: Rule, slo_ms: float, rate_rps: float) -> Plan:
 def test_a_refusal_for_fragmented_room_says_so(
     strategy: str, rule: Rule, slo_ms: float, rate_rps: float
 ) -> None:
-    plan = planned(strategy, rule, slo_ms, rate_rps)
+    """Three alike, of which two GPUs hold one each and leave much of themselves."""
+    asked = [replace(workload(name, "vgg19", slo_ms, rate_rps), isolated=True) for name in ("a", "b", "c")]
+    latency = "igniter" if strategy == "igniter" else "ours"
+    plan = planning.planned(strategy, asked, latency=latency, rule=rule, device=planning.v100(latency, 2))
     (refused,) = plan.infeasible
     free = [100.0 - gpu.percent for gpu in plan.gpus]
     assert len(free) == 2
@@ -71,3 +64,20 @@ def test_clients_run_out_where_a_server_and_its_shadow_find_too_few(
         reason = exhausted([gpu], 2.5, asked, wishes, device)
         assert reason.startswith("clients run out") == (not fits)
         assert bool(reason) == (not fits)
+
+
+def with_models(*counts: int) -> PlannedGpu:
+    """A core whose partitions have so many models each."""
+    partitions = [
+        Partition(f"p{i}", 20.0, tuple(ServedModel(f"m{i}-{n}", 1) for n in range(count)), ())
+        for i, count in enumerate(counts)
+    ]
+    return PlannedGpu("cpu-0", "cpu", tuple(partitions))
+
+
+def test_a_limit_that_is_none_of_the_device_is_named() -> None:
+    lost = (Infeasible("w", "all cores are taken"),)
+    (named,) = with_model_limit(lost, [with_models(1, 1), with_models(5, 5, 5, 4, 4)])
+    assert named.reason.startswith("all cores are taken; cpu-0 has 23 models")
+    assert with_model_limit(lost, [with_models(5, 5, 4, 4, 4)]) == lost
+    assert with_model_limit(lost, []) == lost
