@@ -29,7 +29,7 @@ from controlplane.domain.profile import (
     Neighbour,
     Profile,
 )
-from controlplane.latency.evaluate import batch_sizes_left_out, beside_one
+from controlplane.latency.evaluate import batch_sizes_left_out, predicted
 from controlplane.latency.registry import FITS, recorder
 from controlplane.papers.igniter.latency import FEWEST_POINTS
 from gpu_kit.report import Report, read
@@ -65,7 +65,7 @@ def rows(report: Report) -> list[Row]:
     found: dict[tuple[float, int, float, int], dict[str, list[float]]] = {}
     for seen, unseen in batch_sizes_left_out({MODEL: profile}):
         fits = [FITS[fit].load() for fit in LATENCY_MODELS.values()]
-        predictions = [beside_one(fit, device, seen, unseen).predicted_ms for fit in fits]
+        predictions = [predicted(fit, device, seen, unseen).predicted_ms for fit in fits]
         for i, (own, other) in enumerate(unseen):
             here = found.setdefault((own.percent, own.batch, other.percent, other.batch), defaultdict(list))
             here[MEASURED].append(own.latency_ms)

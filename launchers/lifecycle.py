@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 from controlplane.domain.device import DeviceReading, HeldDevice
 from controlplane.domain.errors import EngineError, InputError, LaunchTimeout
 from controlplane.domain.fleet import Batches, Server, ServerSpec, ServerState, ShareUsage
-from controlplane.ports import GivesWay, Watch, always
+from controlplane.ports import GivesWay, Launcher, Watch, always
 from launchers.cpu_quota.mechanism import Weight
 from launchers.gpu import gpus, mps
 from launchers.patience import Patience
@@ -45,8 +45,8 @@ class StartState:
     waits_for: str = ""
 
 
-class Lifecycle(ABC, Generic[Place]):
-    """The common part of every `controlplane.ports.Launcher`. Logs go to `state`/<fleet>/logs."""
+class Lifecycle(Launcher, Generic[Place]):
+    """The common part of every launcher. Logs go to `state`/<fleet>/logs."""
 
     _poll_s = 0.1
 
@@ -109,14 +109,6 @@ class Lifecycle(ABC, Generic[Place]):
     def reading(self, device: str) -> DeviceReading:
         """Return NVML's readings of a GPU."""
         return gpus.reading(device)
-
-    @abstractmethod
-    def usage(self, server: Server) -> ShareUsage:
-        """Return the counters of a server."""
-
-    @abstractmethod
-    def enforcement(self) -> str | None:
-        """Return the mechanism that enforces shares of cores; None where there is none."""
 
     def _holding(self, spec: ServerSpec) -> AbstractContextManager[None]:
         """Keep what a start needs from being swept by other programs until it is over."""

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 
 import inss_instances as instances
 import numpy as np
-from inss_instances import devices, surfaces, workloads
+from inss_instances import devices, tables, workloads
 from planning import RealClock
 from scipy.stats import poisson
 
 from controlplane.domain.plan import Partition, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.papers.inss.policy import built_in, decide
-from controlplane.papers.inss.problem import REJECTED, Problem, Surfaces, fits, goodput
+from controlplane.papers.inss.problem import REJECTED, Problem, Tables, fits, goodput
 from controlplane.papers.inss.search import place, search
 from controlplane.planning.judge.estimates import ask
 from controlplane.planning.judge.layout import Layout
@@ -35,14 +35,14 @@ SIZES = (20.0, 40.0, 50.0, 60.0, 80.0, 100.0)
 
 def half_slo_batch(problem: Problem, i: int, kind: int, unit: int) -> int:
     """The largest batch whose time alone is within half the SLO; 0 for none."""
-    t = problem.surfaces.alone_ms[problem.model[i], kind, unit - 1]
+    t = problem.tables.alone_ms[problem.model[i], kind, unit - 1]
     good = np.flatnonzero(t <= problem.slos_ms[i] / 2.0)
     return int(good[-1]) + 1 if good.size else 0
 
 
 def alone_rates(problem: Problem, i: int, kind: int) -> np.ndarray:
     """Requests per second that each share serves alone with that batch, (U,)."""
-    s = problem.surfaces
+    s = problem.tables
     m = problem.model[i]
     batches = [half_slo_batch(problem, i, kind, u) for u in range(1, s.percent.shape[1] + 1)]
     return np.array([1000.0 * b / s.cycle_ms[m, kind, u, b - 1] if b else 0.0 for u, b in enumerate(batches)])
@@ -51,7 +51,7 @@ def alone_rates(problem: Problem, i: int, kind: int) -> np.ndarray:
 def knee(problem: Problem, i: int, kind: int) -> int:
     """The share after which more brings less: farthest above the chord of rate over share; in units."""
     served = alone_rates(problem, i, kind)
-    percent = problem.surfaces.percent[kind]
+    percent = problem.tables.percent[kind]
     known = np.isfinite(percent)
     gain = served[known] / max(served[known].max(), 1e-9) - percent[known] / 100.0
     return int(np.argmax(gain)) + 1
@@ -85,7 +85,7 @@ def gslice(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
         for k in np.argsort(-percent, kind="stable"):
             kind = int(problem.type_of[k])
             least = enough(problem, i, kind, problem.rates_rps[i])
-            grid = problem.surfaces.percent[kind]
+            grid = problem.tables.percent[kind]
             left = int(np.count_nonzero(grid <= percent[k] + 1e-9))
             if least is None or left < least or problem.model_memory_mb[i, kind] > memory[k]:
                 continue
@@ -114,7 +114,7 @@ def gpulet(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
             least = enough(problem, i, kind, rate_rps)
             if least is None or problem.model_memory_mb[i, kind] > memory[k]:
                 continue
-            wanted = float(problem.surfaces.percent[kind, least - 1])
+            wanted = float(problem.tables.percent[kind, least - 1])
             fitting = [space for space in free[k] if wanted <= space + 1e-9]
             if fitting and (best is None or min(fitting) < best[0]):
                 best = (min(fitting), k, wanted)
@@ -124,7 +124,7 @@ def gpulet(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
         size = min(p for p in SIZES if wanted <= p + 1e-9) if space == 100.0 else space
         kind = int(problem.type_of[k])
         gpu[i] = k
-        units[i] = int(np.flatnonzero(problem.surfaces.percent[kind] <= size + 1e-9)[-1]) + 1
+        units[i] = int(np.flatnonzero(problem.tables.percent[kind] <= size + 1e-9)[-1]) + 1
         memory[k] -= problem.model_memory_mb[i, kind]
         free[k].remove(space)
         if space == 100.0 and size < 100.0:
@@ -159,8 +159,8 @@ def walk(seed: int) -> list[dict[str, float]]:
     return steps
 
 
-def problem_of(rates: Mapping[str, float], told: Surfaces) -> Problem:
-    return instances.paper(told, list(rates), list(rates.values()), GPUS)
+def problem_of(rates: Mapping[str, float], known: Tables) -> Problem:
+    return instances.paper(known, list(rates), list(rates.values()), GPUS)
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ def half_slo(rates: Mapping[str, float]) -> dict[str, float]:
 
 def inss(rates: Mapping[str, float]) -> Decided:
     """Place, polish, enumerate; the first of a batch waits as long as its own batch's time allows."""
-    problem = problem_of(rates, surfaces())
+    problem = problem_of(rates, tables())
     found = place(problem, CLOCK, policy=built_in())
     outcome = goodput(problem, found.gpu, found.units)
     execution = np.where(
@@ -210,7 +210,7 @@ def inss(rates: Mapping[str, float]) -> Decided:
 
 def baseline(rates: Mapping[str, float], put: Callable[[Problem], tuple[np.ndarray, np.ndarray]]) -> Decided:
     """GSLICE-like and gpulet-like: half-SLO batches and waits."""
-    problem = problem_of(rates, surfaces().without_interference())
+    problem = problem_of(rates, tables().without_interference())
     gpu, units = put(problem)
     return Decided(gpus_of(rates, gpu, units, half_slo_batches(problem, gpu, units)), half_slo(rates))
 
@@ -326,7 +326,7 @@ def by_search(problem: Problem, budget_s: float = 0.05) -> tuple[np.ndarray, np.
 def policy_over_search(models: int, gpus: int, count: int = 64) -> float:
     """The built-in policy's goodput over the search's, on problems that it was not trained on."""
     rng = np.random.default_rng([20_240, models, gpus])
-    problems = [instances.sample(rng, surfaces(), models, gpus) for _ in range(count)]
+    problems = [instances.sample(rng, tables(), models, gpus) for _ in range(count)]
     search(problems[0], CpuClock(), rounds=1)  # compiles
     stacked, parts = Problem.stack(problems), []
     for decided in (lambda p: decide(p, built_in()), by_search):

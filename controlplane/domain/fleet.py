@@ -184,41 +184,6 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class InFlight:
-    """The requests that a server has not answered.
-
-    `requests` wait for one answer each. `streaming` are open on decoupled models and in sequences, where a
-    pause shows nothing: tokens may be far apart, and a sequence may wait for a free place. `sequences` live
-    on the server between two requests: they owe no answer, but end with it.
-    """
-
-    requests: int = 0
-    streaming: int = 0
-    sequences: int = 0
-
-    @property
-    def unanswered(self) -> int:
-        """Return the number of requests and streams that are open."""
-        return self.requests + self.streaming
-
-    @property
-    def total(self) -> int:
-        """Return what a server must still do before it has drained."""
-        return self.unanswered + self.sequences
-
-    def plus(self, other: InFlight) -> InFlight:
-        """Return both together."""
-        return InFlight(
-            self.requests + other.requests,
-            self.streaming + other.streaming,
-            self.sequences + other.sequences,
-        )
-
-
-NOTHING_IN_FLIGHT = InFlight()
-
-
-@dataclass(frozen=True, slots=True)
 class ShareUsage:
     """Counters of a share since the server started; None where the mechanism does not count.
 
@@ -268,6 +233,41 @@ class Delays:
 
     starved: float
     throttled: float
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """The requests that a server has not answered.
+
+    `requests` wait for one answer each. `streaming` are open on decoupled models and in sequences, where a
+    pause shows nothing: tokens may be far apart, and a sequence may wait for a free place. `sequences` live
+    on the server between two requests: they owe no answer, but end with it.
+    """
+
+    requests: int = 0
+    streaming: int = 0
+    sequences: int = 0
+
+    @property
+    def unanswered(self) -> int:
+        """Return the number of requests and streams that are open."""
+        return self.requests + self.streaming
+
+    @property
+    def total(self) -> int:
+        """Return what a server must still do before it has drained."""
+        return self.unanswered + self.sequences
+
+    def plus(self, other: InFlight) -> InFlight:
+        """Return both together."""
+        return InFlight(
+            self.requests + other.requests,
+            self.streaming + other.streaming,
+            self.sequences + other.sequences,
+        )
+
+
+NOTHING_IN_FLIGHT = InFlight()
 
 
 @dataclass(frozen=True, slots=True)

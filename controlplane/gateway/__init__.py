@@ -5,9 +5,9 @@ slots      which slot serves which endpoint, and the gates before them; pure
 store      the slot table on disk, and every text that HAProxy starts from
 running    the running HAProxy: its runtime interface, and changes of its slots
 startup    starting the processes, changing the options of running ones, ending them
-processes  the processes as others see them: found, started, ended, missing
-supervise  the supervisor, which keeps them running; `programs` has their command lines, `listeners` their
-           sockets, `controller_keeper` the fleet's controller
+processes  the processes as others see them: found, started, ended, missing; the sockets that they hold
+supervise  the supervisor, which keeps them running; `programs` has their command lines, `controller_keeper`
+           the fleet's controller
 facade     what no single Triton can answer
 replicas   several gateways behind one address
 security   clients with their grants and limits, and the certificate

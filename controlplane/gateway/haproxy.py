@@ -56,7 +56,13 @@ class HaproxyGateway:
         """
         startup.haproxy_program()
         self._startup.start(wanted, endpoints)
-        self._finish_commit()
+        # A commit may have died between its files and HAProxy.
+        with locked(self._paths.lock):
+            settings = store.settings_of(self._paths)
+            generation, table = store.load(self._paths, settings)
+            if self._haproxy.generation() not in (None, generation):
+                tell_facade(self._paths)
+                self._haproxy.apply(self._haproxy.restate(table), generation, self._order(settings))
 
     def routes(self) -> Routes:
         """Return the present routes."""
@@ -128,15 +134,6 @@ class HaproxyGateway:
         patience_s = _NEW_MODEL_S if before is None else _KNOWN_MODEL_S
         return traits_of(endpoint, members, patience_s=patience_s) or before or PLAIN
 
-    def _finish_commit(self) -> None:
-        """Bring HAProxy to the table on disk, if a commit died between the two."""
-        with locked(self._paths.lock):
-            settings = store.settings_of(self._paths)
-            generation, table = store.load(self._paths, settings)
-            if self._haproxy.generation() not in (None, generation):
-                tell_facade(self._paths)
-                self._haproxy.apply(self._haproxy.restate(table), generation, self._order(settings))
-
     def arrange(self, order: Order) -> None:
         """Have requests wait for their partitions in this order, where the gateway has gates.
 
@@ -151,7 +148,6 @@ class HaproxyGateway:
                 self._haproxy.arrange(table, order)
 
     def _order(self, settings: GatewaySettings) -> Order | None:
-        """Return the order at the gates; None without gates."""
         return read_order(self._paths.order) if settings.late_binding else None
 
     def refuse(self, endpoint: str, client: str, until_s: float) -> None:

@@ -6,15 +6,13 @@ import contextlib
 import os
 import subprocess
 import sys
-from typing import BinaryIO
 
 from controlplane.domain.errors import EngineError, GatewayError
 from controlplane.files.gateway_paths import GatewayPaths, open_log
 from controlplane.files.waiting import locked, wait_until
 from controlplane.files.writing import write_derived
 from controlplane.gateway import processes, store
-from controlplane.gateway.listeners import Held, Listeners
-from controlplane.gateway.processes import say
+from controlplane.gateway.processes import Held, Listeners, say
 from controlplane.gateway.running import RuntimeSocket, Unreachable
 
 _BIND_DEADLINE_S = 5.0
@@ -65,7 +63,9 @@ class Programs:
                 # difference.
                 say(f"{error}; HAProxy is started all the same")
             text = store.config(self._paths, settings, clients, log_fd)
-            with _in_memory(text) as config:
+            # On no disk, so that a full one prevents no start.
+            with os.fdopen(os.memfd_create("haproxy.cfg"), "wb", buffering=0) as config:
+                config.write(text.encode())
                 # A name, by which `ps` shows whose it is.
                 named = ("-L", str(self._paths.state))
                 child = processes.spawn(
@@ -103,10 +103,3 @@ class Programs:
         self._log_pipe()
         command = [sys.executable, "-m", "controlplane.monitor.collect", str(self._paths.state)]
         return processes.spawn(self._paths, processes.MONITOR, command)
-
-
-def _in_memory(text: str) -> BinaryIO:
-    """Return a file that is on no disk, so that a full one prevents no start."""
-    found = os.fdopen(os.memfd_create("haproxy.cfg"), "w+b", buffering=0)
-    found.write(text.encode())
-    return found

@@ -266,7 +266,6 @@ def version_numbers(version: str) -> tuple[int, ...]:
 
 
 def _parts(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Return texts in parts that HAProxy takes at once."""
     part: list[str] = []
     size = 0
     for text in texts:

@@ -21,7 +21,6 @@ from controlplane.files.reading import exists
 from controlplane.files.waiting import locked, wait_until
 from controlplane.files.writing import fields_of
 from controlplane.gateway import processes, store
-from controlplane.gateway.listeners import listen
 from controlplane.gateway.running import RunningHaproxy
 from controlplane.gateway.security.certificate import check_exposure
 from controlplane.sockets import Unreachable, ask
@@ -185,17 +184,14 @@ def tell_facade(paths: GatewayPaths) -> None:
 
 def wait(paths: GatewayPaths, condition: Callable[[], bool], deadline_s: float, what: str) -> None:
     """Return once a condition holds. Raises GatewayError with the last line of a log."""
-    if not wait_until(condition, deadline_s=deadline_s, interval_s=_POLL_S):
-        raise GatewayError(f"waited {deadline_s:g} s for {what}{_last_words(paths)}")
-
-
-def _last_words(paths: GatewayPaths) -> str:
+    if wait_until(condition, deadline_s=deadline_s, interval_s=_POLL_S):
+        return
+    problem = f"waited {deadline_s:g} s for {what}"
     for role in (processes.HAPROXY, processes.FACADE, processes.SUPERVISOR):
         log = paths.log(role)
-        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-        if lines:
-            return f"; {role} said: {lines[-1]}"
-    return ""
+        if log.exists() and (lines := log.read_text(errors="replace").splitlines()):
+            raise GatewayError(f"{problem}; {role} said: {lines[-1]}")
+    raise GatewayError(problem)
 
 
 def _new(options: GatewayConfig, slots: int) -> GatewaySettings:
@@ -206,7 +202,7 @@ def _new(options: GatewayConfig, slots: int) -> GatewaySettings:
     ports = (("HTTP", options.http_port), ("gRPC", options.grpc_port), ("metrics", options.metrics_port))
     for name, port in ports:
         try:
-            listen(options.host, port).close()
+            processes.listen(options.host, port).close()
         except OSError as error:
             raise GatewayError(
                 f"port {port} ({name}) on {options.host} cannot be used: {error.strerror}; "

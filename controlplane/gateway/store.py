@@ -25,8 +25,7 @@ from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.reading import exists
 from controlplane.files.writing import write_bytes, write_derived
 from controlplane.gateway import slots
-from controlplane.gateway.listeners import Listeners
-from controlplane.gateway.processes import say
+from controlplane.gateway.processes import Listeners, say
 from controlplane.gateway.security import certificate
 from controlplane.gateway.slots import Phase, Slot, SlotTable
 from controlplane.render.haproxy import HaproxyStart, SlotLines, render_haproxy

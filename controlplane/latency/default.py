@@ -14,7 +14,7 @@ import numpy as np
 
 from controlplane.domain.device import Device
 from controlplane.domain.profile import Profile
-from controlplane.latency.fitting import interference, surface
+from controlplane.latency.fitting import interference
 from controlplane.latency.fitting.answers import (
     STANDARD_NORMAL,
     PowerModel,
@@ -26,8 +26,8 @@ from controlplane.latency.fitting.answers import (
 )
 from controlplane.latency.fitting.interference import Interference, Process, Rows
 from controlplane.latency.fitting.kinds import Known
-from controlplane.latency.fitting.published import Colocated, cycle_points, execution_points
-from controlplane.latency.fitting.surface import Surface
+from controlplane.latency.fitting.published import Colocated, execution_points, solo_tables
+from controlplane.latency.fitting.surface import Surface, left_out_scores
 from controlplane.latency.fitting.tables import Tables
 from controlplane.latency.protocol import Estimate, FloatArray, IntArray, Slots
 
@@ -55,44 +55,35 @@ class Ours:
         slowdown, deviation_beside, unknown = self.interference.slowdown(slots, execution)
         factors = np.array([scores.at(quantile) for scores in self.solo_scores])
         surface_margin = factors[slots.model] * deviation
-        beside = (
-            self.shared_scores.at(quantile) * deviation_beside + STANDARD_NORMAL.inv_cdf(quantile) * unknown
-        )
+        beside = self.shared_scores.at(quantile) * deviation_beside
+        beside = beside + STANDARD_NORMAL.inv_cdf(quantile) * unknown
         # A point beside others repeats no better than a solo one; errors beside others contain that already.
         floor = self.repeatability.margin(slots.percent, quantile)
         margin = np.hypot(surface_margin, np.maximum(beside / (1.0 + slowdown), floor))
-        return make_estimate(
-            slots,
-            execution * (1.0 + slowdown),
-            cycle * (1.0 + slowdown),
-            margin,
-            self.power,
-        )
+        longer = 1.0 + slowdown
+        return make_estimate(slots, execution * longer, cycle * longer, margin, self.power)
 
 
 def fit(profiles: Mapping[str, Profile], device: Device) -> Ours:
     """Fit all models of one device on their measured points. Raises InputError (see `check_profiles`)."""
     check_profiles(profiles, device)
-    names = tuple(profiles)
-    listed = [profiles[name] for name in names]
-    points = [execution_points(p) for p in listed]
-    execution = [Surface.fit(q, p.largest_batch) for q, p in zip(points, listed, strict=True)]
-    cycle = [
-        s if (q := cycle_points(p)) is None else Surface.fit(q, p.largest_batch)
-        for p, s in zip(listed, execution, strict=True)
-    ]
-    tables = Tables.of(execution, cycle)
+    listed = list(profiles.values())
+    execution, tables = solo_tables(listed, [Surface.fit] * len(listed))
     peaks = np.array([s.peak_rate() for s in execution])
-    solo = [surface.left_out_scores(q) for q in points]
-    solo_scores = tuple(Scores.of(scores) for scores, _ in solo)
+    left_out = (left_out_scores(execution_points(p.points)) for p in listed)
+    solo_scores = tuple(Scores.of(scores) for scores, _ in left_out)
     spread = np.array([scores.at(ONE_SIGMA) for scores in solo_scores])
     model, rows = _rows(Colocated.of(profiles), tables, peaks, spread)
-    processes = [
-        _process(rows.take(np.flatnonzero(model == m)), rows, _further_prior_ms(p, device))
-        for m, p in enumerate(listed)
-    ]
+    processes = []
+    for m, profile in enumerate(listed):
+        own = rows.take(np.flatnonzero(model == m))
+        # The delay by a further neighbour by iGniter's Eq 6, alpha_sch n_k; 0 without coefficients.
+        further_ms = device.hardware.get("alpha_sch", 0.0) * profile.fits.get("igniter", {}).get("n_k", 0.0)
+        # A model without points gets a process fitted on all other points.
+        borrowed = rows.slowdown.size and not own.slowdown.size
+        processes.append(Process.borrow(rows, further_ms) if borrowed else Process.fit(own, further_ms))
     return Ours(
-        models=names,
+        models=tuple(profiles),
         tables=tables,
         interference=_tabulated(processes, tables, peaks, Known.of(profiles)),
         solo_scores=solo_scores,
@@ -127,13 +118,6 @@ def _rows(
     )
 
 
-def _process(own: Rows, all_rows: Rows, further_ms: float) -> Process:
-    """Fit a model's process; a model without points gets one fitted on all other points."""
-    if all_rows.slowdown.size and not own.slowdown.size:
-        return Process.borrow(all_rows, further_ms)
-    return Process.fit(own, further_ms)
-
-
 def _tabulated(processes: list[Process], tables: Tables, peaks: FloatArray, known: Known) -> Interference:
     largest = int(tables.largest.max())
     octaves = 2.0 ** np.arange(np.ceil(np.log2(max(largest, 2))))
@@ -141,8 +125,3 @@ def _tabulated(processes: list[Process], tables: Tables, peaks: FloatArray, know
     batch, percent = np.meshgrid(np.exp(log_batch), interference.KNOT_PERCENTS, indexing="ij")
     alone = [tables.look_up(np.full(batch.shape, m), batch, percent)[0] for m in range(len(processes))]
     return interference.tabulate(processes, peaks, alone, log_batch, known)
-
-
-def _further_prior_ms(profile: Profile, device: Device) -> float:
-    """Return the delay by a further neighbour by iGniter's Eq 6, alpha_sch n_k; 0 without coefficients."""
-    return device.hardware.get("alpha_sch", 0.0) * profile.fits.get("igniter", {}).get("n_k", 0.0)

@@ -14,14 +14,14 @@ import numpy as np
 
 from controlplane.domain.device import Device
 from controlplane.domain.errors import InputError
-from controlplane.domain.profile import Measurement, Profile
+from controlplane.domain.profile import Profile
 from controlplane.domain.units import Checked, Count, Percent, Positive
 from controlplane.latency.fitting.answers import STANDARD_NORMAL
 from controlplane.latency.fitting.kinds import Kind, Known
 from controlplane.latency.fitting.points import left_out, left_out_error
 from controlplane.latency.fitting.published import execution_points
 from controlplane.latency.fitting.surface import left_out_scores
-from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, LatencyModel, Slots
+from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
 from controlplane.latency.registry import DEFAULT, FITS, Fit, solo_forms
 
 QUANTILE = 0.95
@@ -38,9 +38,6 @@ class Tenant(Checked):
     batch: Count
     percent: Percent
     latency_ms: Positive
-
-
-Pair = tuple[Tenant, Tenant]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +94,17 @@ def against_alone(
     Measurements at a profile's own points count for nothing: they are what was fitted. Raises InputError
     where none is left, and for a model that has no profile.
     """
-    _check_known(profiles, measured)
+    for tenant in measured:
+        if tenant.model not in profiles:
+            raise InputError(
+                f"{tenant.model} has no profile on this device; there are {', '.join(profiles)}",
+                field="model",
+            )
     own = {(m, p.percent, p.batch) for m, profile in profiles.items() for p in profile.points}
-    new = [t for t in measured if (t.model, t.percent, t.batch) not in own]
+    new = [(t,) for t in measured if (t.model, t.percent, t.batch) not in own]
     if not new:
         raise InputError("all measurements are points of the profiles: none tests them", field="measured")
-
-    def predict(fit: Fit) -> Predictions:
-        model = fit(profiles, device)
-        parts = []
-        for name in dict.fromkeys(t.model for t in new):
-            points = [Measurement(t.percent, t.batch, t.latency_ms) for t in new if t.model == name]
-            parts.append(_alone(model, name, points))
-        return Predictions.joined(parts)
-
-    return _document(names, predict)
+    return _document(names, lambda fit: predicted(fit, device, profiles, new))
 
 
 def built_in(
@@ -138,13 +131,13 @@ def leave_batch_sizes_out(
     apart = batch_sizes_left_out(profiles)
     return _document(
         names,
-        lambda fit: Predictions.joined([beside_one(fit, device, seen, unseen) for seen, unseen in apart]),
+        lambda fit: Predictions.joined([predicted(fit, device, seen, unseen) for seen, unseen in apart]),
     )
 
 
 def batch_sizes_left_out(
     profiles: Mapping[str, Profile],
-) -> list[tuple[dict[str, Profile], list[Pair]]]:
+) -> list[tuple[dict[str, Profile], list[tuple[Tenant, ...]]]]:
     """Return for each batch size beside others the profiles without it, and the pairs that have it.
 
     Raises InputError where fewer than two sizes were measured.
@@ -158,7 +151,7 @@ def batch_sizes_left_out(
     return [
         (
             {model: _without(profile, size) for model, profile in profiles.items()},
-            [pair for pair in pairs if size in (pair[0].batch, pair[1].batch)],
+            [pair for pair in pairs if any(tenant.batch == size for tenant in pair)],
         )
         for size in sizes
     ]
@@ -177,21 +170,12 @@ def assessed(profile: Profile) -> Profile:
 
     A profile of fewer than four points is unchanged: none can be left out.
     """
-    points = execution_points(profile)
+    points = execution_points(profile.points)
     if points.time_ms.size < 4:
         return profile
     errors = {name: left_out_error(form, points) for name, form in solo_forms().items()}
     mine = {DEFAULT: float(np.mean(np.abs(left_out_scores(points)[1])))}
     return replace(profile, holdout_error={**profile.holdout_error, **mine, **errors})
-
-
-def _check_known(profiles: Mapping[str, Profile], tenants: Iterable[Tenant]) -> None:
-    for tenant in tenants:
-        if tenant.model not in profiles:
-            raise InputError(
-                f"{tenant.model} has no profile on this device; there are {', '.join(profiles)}",
-                field="model",
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,21 +190,19 @@ class Disagreeing:
 
 def disagreeing(profile: Profile) -> tuple[Disagreeing, ...]:
     """Return the points that disagree with the fit of the default model on the others."""
-    points = execution_points(profile)
+    points = execution_points(profile.points)
     scores, errors = left_out_scores(points)
     if not scores.size:
         return ()
     # By the median, which the disturbed point itself hardly moves; never below the prior's deviation.
     usual = max(1.0, float(np.median(np.abs(scores))) / STANDARD_NORMAL.inv_cdf(0.75))
     apart = (np.abs(errors) > LEAST_APART) & (np.abs(scores) > DEVIATIONS_APART * usual)
+    expected = points.time_ms / (1.0 + errors)
+    found = zip(points.percent, points.batch, points.time_ms, expected, strict=True)
     return tuple(
-        Disagreeing(
-            float(points.percent[i]),
-            int(points.batch[i]),
-            float(points.time_ms[i]),
-            float(points.time_ms[i] / (1.0 + errors[i])),
-        )
-        for i in np.flatnonzero(apart)
+        Disagreeing(float(percent), int(batch), float(measured), float(time))
+        for (percent, batch, measured, time), odd in zip(found, apart, strict=True)
+        if odd
     )
 
 
@@ -240,49 +222,37 @@ def _document(names: Iterable[str], predict: Callable[[Fit], Predictions]) -> di
 
 def _points_left_out(fit: Fit, device: Device, profile: Profile) -> Predictions:
     points = sorted(profile.points, key=lambda p: (p.percent, p.batch, p.concurrency))
+    rows = [(Tenant(profile.model, p.batch, p.percent, p.execution_ms),) for p in points]
     parts = []
     for out, kept in left_out(len(points)):
         seen = replace(profile, points=tuple(points[i] for i in kept), colocation=())
-        model = fit({profile.model: seen}, device)
-        parts.append(_alone(model, profile.model, [points[i] for i in out]))
+        parts.append(predicted(fit, device, {profile.model: seen}, [rows[i] for i in out]))
     if not parts:
         raise InputError("fewer than four points were measured; none can be left out", field="points")
     return Predictions.joined(parts)
 
 
-def beside_one(
-    fit: Fit, device: Device, profiles: Mapping[str, Profile], pairs: Sequence[Pair]
+def predicted(
+    fit: Fit, device: Device, profiles: Mapping[str, Profile], rows: Sequence[tuple[Tenant, ...]]
 ) -> Predictions:
-    """Predict the first model of each pair beside the second, by a fit on these profiles."""
+    """Predict the first model of each row beside the others, by a fit on these profiles."""
     model = fit(profiles, device)
     slots = Slots.of(
-        [[model.models.index(tenant.model) for tenant in pair] for pair in pairs],
-        [[tenant.batch for tenant in pair] for pair in pairs],
-        [[tenant.percent for tenant in pair] for pair in pairs],
+        [[model.models.index(tenant.model) for tenant in row] for row in rows],
+        [[tenant.batch for tenant in row] for row in rows],
+        [[tenant.percent for tenant in row] for row in rows],
     )
     answer = model.estimate(slots, QUANTILE)
     return Predictions(
-        tuple(first.model for first, _ in pairs),
+        tuple(row[0].model for row in rows),
         Known.of(profiles).kinds(slots)[:, 0],
-        np.array([first.latency_ms for first, _ in pairs]),
+        np.array([row[0].latency_ms for row in rows]),
         answer.execution_ms[:, 0],
         answer.execution_upper_ms[:, 0],
     )
 
 
-def _alone(model: LatencyModel, name: str, points: Sequence[Measurement]) -> Predictions:
-    slots = Slots.alone(model.models.index(name), [p.batch for p in points], [p.percent for p in points])
-    answer = model.estimate(slots, QUANTILE)
-    return Predictions(
-        (name,) * len(points),
-        np.full(len(points), int(Kind.ALONE)),
-        np.array([p.execution_ms for p in points]),
-        answer.execution_ms[:, 0],
-        answer.execution_upper_ms[:, 0],
-    )
-
-
-def _own_pairs(profile: Profile) -> list[Pair]:
+def _own_pairs(profile: Profile) -> list[tuple[Tenant, ...]]:
     """Return the co-location points with one neighbour, whose latency the profile does not have."""
     return [
         (

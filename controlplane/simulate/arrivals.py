@@ -21,6 +21,7 @@ from controlplane.domain.units import MILLIS_PER_SECOND, non_negative, positive
 from controlplane.domain.workload import Arrivals
 from controlplane.latency.protocol import FloatArray, IntArray
 from controlplane.simulate.network import Component, seed_of
+from controlplane.simulate.records import REQUEST, Records
 
 BLOCK = 16384
 
@@ -196,20 +197,15 @@ class Arriving:
             for s in part.streams
         ]
 
-    def window(self, until_ms: float) -> tuple[FloatArray, IntArray, IntArray]:
-        """Return all arrivals before `until_ms`, their workloads, and the bounds of each route's part."""
-        times: list[FloatArray] = []
-        owners: list[IntArray] = []
-        bounds = [0]
+    def window(self, until_ms: float) -> tuple[Records, IntArray]:
+        """Return all arrivals before `until_ms` as `REQUEST`, and the bounds of each route's part."""
+        parts = [np.empty(0, REQUEST)]
         for route in self._routes:
             some = [self._streams[s].until(until_ms) for s in route.streams]
-            owner = np.repeat(np.array(route.streams), [t.size for t in some])
-            together = np.concatenate(some)
+            requests = np.empty(sum(times.size for times in some), REQUEST)
+            requests["arrival"] = np.concatenate(some)
+            requests["workload"] = np.repeat(np.array(route.streams), [times.size for times in some])
             if len(some) > 1:
-                order = np.argsort(together, kind="stable")
-                together, owner = together[order], owner[order]
-            times.append(together)
-            owners.append(owner)
-            bounds.append(bounds[-1] + together.size)
-        whole = np.concatenate([np.empty(0), *times])
-        return whole, np.concatenate([np.empty(0, dtype=np.int64), *owners]), np.array(bounds)
+                requests = requests[np.argsort(requests["arrival"], kind="stable")]
+            parts.append(requests)
+        return np.concatenate(parts), np.cumsum([part.size for part in parts])

@@ -54,52 +54,48 @@ def _leave(tallies: Records, in_flight: Records, w: int, s: int, now: float) -> 
 
 @kernel
 def _admit(
-    queues: Records,
+    servers: Records,
     q: int,
-    ring: FloatArray,
-    ring_owner: IntArray,
+    ring: Records,
     tallies: Records,
     now: float,
-    times: FloatArray,
-    owners: IntArray,
+    arrivals: Records,
 ) -> None:
     """Admit every arrival of the queue's own up to `now`."""
     wrap = ring.shape[1] - 1
-    i, stop = queues[q].next, queues[q].stop
-    waiting, head = queues[q].waiting, queues[q].head
-    room = queues[q].limit + queues[q].bound
-    while i < stop and times[i] <= now:
-        owner = owners[i]
-        tallies[owner].requests += 1
+    i, stop = servers[q].next, servers[q].stop
+    waiting, head = servers[q].waiting, servers[q].head
+    room = servers[q].limit + servers[q].bound
+    while i < stop and arrivals[i].arrival <= now:
+        w = arrivals[i].workload
+        tallies[w].requests += 1
         if waiting >= room:
-            tallies[owner].drops += 1
+            tallies[w].drops += 1
         else:
-            ring[q, (head + waiting) & wrap] = times[i]
-            ring_owner[q, (head + waiting) & wrap] = owner
+            ring[q, (head + waiting) & wrap] = arrivals[i]
             waiting += 1
         i += 1
-    queues[q].next = i
-    queues[q].waiting = waiting
+    servers[q].next = i
+    servers[q].waiting = waiting
 
 
 @kernel
 def _expire(
-    queues: Records,
+    servers: Records,
     q: int,
-    ring: FloatArray,
-    ring_owner: IntArray,
+    ring: Records,
     tallies: Records,
     in_flight: Records,
     now: float,
 ) -> None:
     """Drop the oldest requests that have waited too long, as Triton does where a batch starts."""
     wrap = ring.shape[1] - 1
-    while queues[q].waiting > 0 and now - ring[q, queues[q].head & wrap] > queues[q].drop:
-        owner = ring_owner[q, queues[q].head & wrap]
-        tallies[owner].drops += 1
-        _leave(tallies, in_flight, owner, q, now)
-        queues[q].waiting -= 1
-        queues[q].head = queues[q].head + 1 if queues[q].waiting > 0 else 0
+    while servers[q].waiting > 0 and now - ring[q, servers[q].head & wrap].arrival > servers[q].drop:
+        w = ring[q, servers[q].head & wrap].workload
+        tallies[w].drops += 1
+        _leave(tallies, in_flight, w, q, now)
+        servers[q].waiting -= 1
+        servers[q].head = servers[q].head + 1 if servers[q].waiting > 0 else 0
 
 
 @kernel
@@ -128,42 +124,31 @@ def _idle_executor(executors: Records, servers: Records, s: int) -> int:
 
 
 @kernel
-def _next_turn(servers: Records, queues: Records, ring: FloatArray, s: int) -> int:
+def _next_turn(servers: Records, ring: Records, s: int) -> int:
     """Return the server of this one's partition that goes next.
 
     Of those with requests, the one with the fewest batches; by an order the one whose first request is due.
     """
     best, least = -1, math.inf
     for other in range(servers[s].turn_first, servers[s].turn_last):
-        if queues[other].waiting > 0:
+        if servers[other].waiting > 0:
             due = float(servers[other].batches)
             if servers[other].after >= 0.0:
-                due = ring[other, queues[other].head & (ring.shape[1] - 1)] + servers[other].after
+                due = ring[other, servers[other].head & (ring.shape[1] - 1)].arrival + servers[other].after
             if due < least:
                 best, least = other, due
     return s if best < 0 else int(best)
 
 
 @kernel
-def _take(
-    queues: Records,
-    q: int,
-    size: int,
-    ring: FloatArray,
-    ring_owner: IntArray,
-    member: FloatArray,
-    owner: IntArray,
-    e: int,
-) -> None:
-    """Executor `e` takes the `size` oldest requests of queue `q`."""
-    wrap = ring.shape[1] - 1
-    head = queues[q].head
+def _take(servers: Records, q: int, size: int, ring: Records, member: Records, e: int) -> None:
+    """Executor `e` takes the `size` oldest requests of server `q`."""
+    head = servers[q].head
     for i in range(size):
-        member[e, i] = ring[q, (head + i) & wrap]
-        owner[e, i] = ring_owner[q, (head + i) & wrap]
-    queues[q].waiting -= size
+        member[e, i] = ring[q, (head + i) & (ring.shape[1] - 1)]
+    servers[q].waiting -= size
     # An empty ring starts at 0 again, so only as much memory is touched as requests wait at once.
-    queues[q].head = head + size if queues[q].waiting > 0 else 0
+    servers[q].head = head + size if servers[q].waiting > 0 else 0
 
 
 @kernel
@@ -185,7 +170,6 @@ def _run(
     work = work_ms[s, size - 1] * _factor(jitter, servers, s)
     executors[e].pace = pace[s, gpus[gpu].wanted]
     executors[e].remaining = work
-    executors[e].started = now
     executors[e].stamp = now
     executors[e].end = now + work * executors[e].pace
     executors[e].size = size
@@ -201,7 +185,6 @@ def _stop(executors: Records, e: int, servers: Records, gpus: Records, now: floa
     executors[e].end = math.inf
     executors[e].since = now
     executors[e].size = 0
-    servers[s].busy += now - executors[e].started
     servers[s].running -= 1
     if servers[s].running == 0:
         gpus[servers[s].gpu].wanted &= ~servers[s].bit
@@ -211,34 +194,32 @@ def _stop(executors: Records, e: int, servers: Records, gpus: Records, now: floa
 def _bind(
     pools: Records,
     pool: int,
-    queues: Records,
+    servers: Records,
     q: int,
-    ring: FloatArray,
-    ring_owner: IntArray,
+    ring: Records,
     tallies: Records,
     in_flight: Records,
     now: float,
-    owners: IntArray,
+    arrivals: Records,
 ) -> None:
     """A pool's next arrival, now, goes to one of its queues."""
-    wrap = ring.shape[1] - 1
-    w = owners[pools[pool].next]
+    one = arrivals[pools[pool].next]
+    w = one.workload
     pools[pool].next += 1
     tallies[w].requests += 1
-    if queues[q].waiting - queues[q].bound >= queues[q].limit:
+    if servers[q].waiting - servers[q].bound >= servers[q].limit:
         tallies[w].drops += 1
         return
-    ring[q, (queues[q].head + queues[q].waiting) & wrap] = now
-    ring_owner[q, (queues[q].head + queues[q].waiting) & wrap] = w
-    queues[q].waiting += 1
+    ring[q, (servers[q].head + servers[q].waiting) & (ring.shape[1] - 1)] = one
+    servers[q].waiting += 1
     in_flight[pool, q].count += 1
     in_flight[pool, q].since = now
 
 
 @kernel
-def _form(queues: Records, q: int, payload: IntArray, ring: FloatArray, now: float) -> bool:
+def _form(servers: Records, q: int, payload: IntArray, ring: Records, now: float) -> bool:
     """Run Triton's batcher: move the requests that are due into a payload; return False once it sleeps."""
-    one = queues[q]
+    one = servers[q]
     one.timer = math.inf
     while True:
         waiting = one.waiting - one.bound
@@ -257,7 +238,7 @@ def _form(queues: Records, q: int, payload: IntArray, ring: FloatArray, now: flo
             pending += 1
             if held + pending == one.preferred:
                 best = pending
-        due = ring[q, (one.head + one.bound) & (ring.shape[1] - 1)] + one.delay
+        due = ring[q, (one.head + one.bound) & (ring.shape[1] - 1)].arrival + one.delay
         exceeded = pending == 0 or (one.delay > 0.0 and now >= due)
         if best > 0 and not exceeded:
             pending = best
@@ -283,14 +264,14 @@ def _form(queues: Records, q: int, payload: IntArray, ring: FloatArray, now: flo
 
 
 @kernel
-def _fetch(queues: Records, q: int, payload: IntArray, ring: FloatArray, now: float) -> int:
+def _fetch(servers: Records, q: int, payload: IntArray, ring: Records, now: float) -> int:
     """Give an idle instance the oldest payload, and those after it that are older than the delay and fit."""
-    one = queues[q]
+    one = servers[q]
     size = 0
     while one.payloads > 0:
         next_size = payload[q, 0]
         if size > 0:
-            oldest = ring[q, (one.head + size) & (ring.shape[1] - 1)]
+            oldest = ring[q, (one.head + size) & (ring.shape[1] - 1)].arrival
             if one.delay == 0.0 or now - oldest <= one.delay:
                 break
         if one.payloads == 1:  # a payload that was considered stays closed, even where it does not fit
@@ -335,28 +316,28 @@ def _retime(
 
 
 @kernel
-def _look_ahead(gpus: Records, g: int, executors: Records, queues: Records) -> None:
+def _look_ahead(gpus: Records, g: int, executors: Records, servers: Records) -> None:
     """Find this GPU's next event: the end of a batch, or the wake-up of a queue."""
     nearest, e, q = math.inf, -1, -1
     for i in range(gpus[g].first_executor, gpus[g].last_executor):
         if executors[i].end < nearest:
             nearest, e = executors[i].end, i
     for i in range(gpus[g].first, gpus[g].last):
-        if queues[i].wake < nearest:
-            nearest, e, q = queues[i].wake, -1, i
+        if servers[i].wake < nearest:
+            nearest, e, q = servers[i].wake, -1, i
     gpus[g].next, gpus[g].ends, gpus[g].wakes = nearest, e, q
 
 
 @kernel
-def _wake(queues: Records, q: int, idle: int, times: FloatArray) -> None:
+def _wake(servers: Records, q: int, idle: int, arrivals: Records) -> None:
     """An arrival that finds an executor idle is an event of its queue."""
-    if queues[q].next < queues[q].stop and (idle >= 0 or not queues[q].greedy):
-        queues[q].wake = min(queues[q].wake, times[queues[q].next])
+    if servers[q].next < servers[q].stop and (idle >= 0 or not servers[q].greedy):
+        servers[q].wake = min(servers[q].wake, arrivals[servers[q].next].arrival)
 
 
 @kernel
 def _next_event(
-    gpus: Records, pools: Records, times: FloatArray, until: float
+    gpus: Records, pools: Records, arrivals: Records, until: float
 ) -> tuple[float, int, int, int]:
     """Return the next time, and the executor that ends, the queue that wakes or the pool; the others -1."""
     now, e, q, pool = until, -1, -1, -1
@@ -364,8 +345,8 @@ def _next_event(
         if gpus[i].next < now:
             now, e, q = gpus[i].next, gpus[i].ends, gpus[i].wakes
     for i in range(pools.size):
-        if pools[i].next < pools[i].stop and times[pools[i].next] < now:
-            now, e, q, pool = times[pools[i].next], -1, -1, i
+        if pools[i].next < pools[i].stop and arrivals[pools[i].next].arrival < now:
+            now, e, q, pool = arrivals[pools[i].next].arrival, -1, -1, i
     return now, e, q, pool
 
 
@@ -379,24 +360,23 @@ def _count(tallies: Records, counts: IntArray, w: int, latency: float, bits: int
 
 
 @kernel
-def advance(state: State, logged: int, times: FloatArray, owners: IntArray, until: float) -> int:
+def advance(state: State, logged: int, arrivals: Records, until: float) -> int:
     """Run every event before `until`; return the number of logged answers.
 
-    times, owners: the new arrivals before `until`, and their workloads; those of a queue or a pool are at its
-    [next, stop), ascending.
+    arrivals: the new ones before `until`; those of a queue or a pool are at its [next, stop), ascending.
     """
     # Arrays one by one: a tuple that is passed on would count its references at every event.
-    executors, servers, queues, gpus, pools, pool_member, in_flight, tallies = state[:8]
-    member, owner, ring, ring_owner, payload = state[8:13]
-    work_ms, extra_ms, pace, jitter, mask_time, counts, log = state[13:]
+    executors, servers, gpus, pools, pool_member, in_flight, tallies = state[:7]
+    member, ring, payload = state[7:10]
+    work_ms, extra_ms, pace, jitter, mask_time, counts, log = state[10:]
     scratch = np.zeros(1)
     bits = scratch.view(np.int64)
-    for q in range(queues.size):
-        _wake(queues, q, _idle_executor(executors, servers, q), times)
+    for q in range(servers.size):
+        _wake(servers, q, _idle_executor(executors, servers, q), arrivals)
     for g in range(gpus.size):
-        _look_ahead(gpus, g, executors, queues)
+        _look_ahead(gpus, g, executors, servers)
     while True:
-        now, e, q, pool = _next_event(gpus, pools, times, until)
+        now, e, q, pool = _next_event(gpus, pools, arrivals, until)
         if max(e, q, pool) < 0:
             break
         if pool >= 0:
@@ -404,47 +384,48 @@ def advance(state: State, logged: int, times: FloatArray, owners: IntArray, unti
         if e >= 0:
             q, size = executors[e].server, executors[e].size
             for i in range(size):
-                w, latency = owner[e, i], now - member[e, i] + extra_ms[q, size - 1]
+                w, arrival = member[e, i].workload, member[e, i].arrival
+                latency = now - arrival + extra_ms[q, size - 1]
                 scratch[0] = latency
                 _count(tallies, counts, w, latency, bits[0])
                 _leave(tallies, in_flight, w, q, now)
                 if logged < log.shape[0]:
-                    log[logged, 0], log[logged, 1], log[logged, 2] = w, member[e, i], latency
+                    log[logged, 0], log[logged, 1], log[logged, 2] = w, arrival, latency
                     log[logged, 3], log[logged, 4] = size, q
                     logged += 1
             _stop(executors, e, servers, gpus, now)
         for s in range(servers[q].turn_first, servers[q].turn_last):
-            _admit(queues, s, ring, ring_owner, tallies, now, times, owners)
+            _admit(servers, s, ring, tallies, now, arrivals)
         if pool >= 0:
-            _bind(pools, pool, queues, q, ring, ring_owner, tallies, in_flight, now, owners)
-        loose = queues[q].waiting - queues[q].bound
-        room = queues[q].payloads < queues[q].ahead
-        awake = e >= 0 or now >= queues[q].timer or (room and loose >= queues[q].next_preferred)
+            _bind(pools, pool, servers, q, ring, tallies, in_flight, now, arrivals)
+        loose = servers[q].waiting - servers[q].bound
+        room = servers[q].payloads < servers[q].ahead
+        awake = e >= 0 or now >= servers[q].timer or (room and loose >= servers[q].next_preferred)
         while True:
-            q = _next_turn(servers, queues, ring, q)
+            q = _next_turn(servers, ring, q)
             idle = _idle_executor(executors, servers, q)
-            if queues[q].greedy:
-                if idle < 0 or queues[q].waiting == 0:
+            if servers[q].greedy:
+                if idle < 0 or servers[q].waiting == 0:
                     break
-                _expire(queues, q, ring, ring_owner, tallies, in_flight, now)
-                if queues[q].waiting == 0:
+                _expire(servers, q, ring, tallies, in_flight, now)
+                if servers[q].waiting == 0:
                     continue
-                size = min(queues[q].waiting, servers[q].batch)
-            elif idle >= 0 and queues[q].payloads > 0:
-                size = _fetch(queues, q, payload, ring, now)
+                size = min(servers[q].waiting, servers[q].batch)
+            elif idle >= 0 and servers[q].payloads > 0:
+                size = _fetch(servers, q, payload, ring, now)
                 awake = True
-            elif awake and _form(queues, q, payload, ring, now):
+            elif awake and _form(servers, q, payload, ring, now):
                 continue
             else:
                 break
-            _take(queues, q, size, ring, ring_owner, member, owner, idle)
+            _take(servers, q, size, ring, member, idle)
             _run(executors, idle, servers, gpus, size, now, work_ms, pace, jitter)
         for s in range(servers[q].turn_first, servers[q].turn_last):
-            queues[s].wake = queues[s].timer
-            _wake(queues, s, idle, times)
+            servers[s].wake = servers[s].timer
+            _wake(servers, s, idle, arrivals)
         g = servers[q].gpu
         _retime(executors, gpus, g, pace, mask_time, now)
-        _look_ahead(gpus, g, executors, queues)
-    for q in range(queues.size):
-        _admit(queues, q, ring, ring_owner, tallies, until, times, owners)
+        _look_ahead(gpus, g, executors, servers)
+    for q in range(servers.size):
+        _admit(servers, q, ring, tallies, until, arrivals)
     return logged

@@ -1,4 +1,4 @@
-"""The state of the event loop: one record for each executor, server, queue, pool, GPU and workload. In ms."""
+"""The state of the event loop: one record for each executor, server, pool, GPU and workload. In ms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ EXECUTOR = np.dtype(
     [
         ("server", np.int64),
         ("size", np.int64),  # of the running batch, 0 while idle
-        ("started", np.float64),
         ("end", np.float64),  # inf while idle
         ("since", np.float64),  # idle since
         ("remaining", np.float64),  # ms of work, as of `stamp`
@@ -29,10 +28,8 @@ SERVER = np.dtype(
         ("bit", np.int64),  # in its GPU's set of busy servers
         ("first", np.int64),  # its executors are first:last
         ("last", np.int64),
-        (
-            "turn_first",
-            np.int64,
-        ),  # its partition's servers, one of which runs at a time, are turn_first:turn_last
+        # Its partition's servers, one of which runs at a time, are turn_first:turn_last.
+        ("turn_first", np.int64),
         ("turn_last", np.int64),
         ("after", np.float64),  # ms added to the arrival of its requests for its turn; -1 without an order
         ("batch", np.int64),
@@ -41,11 +38,7 @@ SERVER = np.dtype(
         ("draws", np.uint64),
         ("served", np.int64),  # requests
         ("batches", np.int64),
-        ("busy", np.float64),  # ms of executor time
-    ]
-)
-QUEUE = np.dtype(
-    [
+        # Its queue:
         ("greedy", np.bool_),  # a free instance takes all waiting requests, up to the server's batch
         ("delay", np.float64),  # ms
         ("preferred", np.float64),  # the preferred size, in requests, of a batcher that is not greedy
@@ -53,7 +46,7 @@ QUEUE = np.dtype(
         ("ahead", np.int64),  # payloads formed ahead: two an instance
         ("limit", np.int64),  # the longest queue
         ("drop", np.float64),  # ms after which a batch that starts leaves a request out; inf for never
-        ("wake", np.float64),  # the queue's next event
+        ("wake", np.float64),  # its next event
         ("head", np.int64),  # of its ring
         ("waiting", np.int64),
         ("bound", np.int64),  # of those, the oldest that are in payloads
@@ -65,6 +58,7 @@ QUEUE = np.dtype(
         ("stop", np.int64),
     ]
 )
+REQUEST = np.dtype([("arrival", np.float64), ("workload", np.int64)])
 POOL = np.dtype(
     [
         ("members", np.int64),
@@ -108,28 +102,24 @@ TALLY = np.dtype(
 class State(NamedTuple):
     """All that the event loop reads and writes.
 
-    E executors, S servers and as many queues, P pools, W workloads, G GPUs, B the largest batch, M sets of
-    busy servers.
-    pool_member: (P, size of the largest pool), each pool's servers. in_flight: (P, S).
-    member, owner: (E, B), the running batch's arrivals and workloads. ring, ring_owner: (S, a power of two),
-    the waiting requests. payload: (S, payloads), sizes, oldest first. work_ms: (S, B), how long a batch
-    occupies an executor, solo; extra_ms: the rest of its requests' latency. pace: (S, M), ms per ms of work.
-    jitter: (S, 1 or JITTER_ENTRIES), equally likely factors of the work. mask_time: (G, M), ms in each set.
-    counts: (W, BINS). log: (L, 5), workload, arrival, latency, batch and server of the first answers.
+    E executors, S servers, P pools, W workloads, G GPUs, B the largest batch, M sets of busy servers.
+    pool_member: (P, size of the largest pool), each pool's servers. in_flight: (P, S). member: (E, B), the
+    running batch. ring: (S, a power of two), the waiting requests. payload: (S, payloads), sizes, oldest
+    first. work_ms: (S, B), how long a batch occupies an executor, solo; extra_ms: the rest of its requests'
+    latency. pace: (S, M), ms per ms of work. jitter: (S, 1 or JITTER_ENTRIES), equally likely factors of the
+    work. mask_time: (G, M), ms in each set. counts: (W, BINS). log: (L, 5), workload, arrival, latency, batch
+    and server of the first answers.
     """
 
     executors: Records
     servers: Records
-    queues: Records
     gpus: Records
     pools: Records
     pool_member: IntArray
     in_flight: Records
     tallies: Records
-    member: FloatArray
-    owner: IntArray
-    ring: FloatArray
-    ring_owner: IntArray
+    member: Records
+    ring: Records
     payload: IntArray
     work_ms: FloatArray
     extra_ms: FloatArray

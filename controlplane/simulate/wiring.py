@@ -37,21 +37,20 @@ class Loop:
             tallies["pool"][list(route.streams)] = p
         jittered = any(s.jitter > 0 for s in servers)
         ring = 1 << (conditions.waiting + ahead * width + 1).bit_length()
-        executors, known = _executors(part), _servers(part, seed)
+        known = _servers(part, conditions, seed)
+        executor_of = np.repeat(np.arange(len(servers)), [s.instances for s in servers])
+        executors = _made(records.EXECUTOR, executor_of.size, server=executor_of, end=math.inf, pace=1.0)
         self._logged = 0
         self._state = records.State(
             executors=executors,
             servers=known,
-            queues=_queues(part, conditions),
             gpus=_gpus(part, known),
             pools=pools,
             pool_member=pool_member,
             in_flight=np.zeros((len(shared), len(servers)), records.IN_FLIGHT),
             tallies=tallies,
-            member=np.zeros((executors.size, width)),
-            owner=np.zeros((executors.size, width), np.int64),
-            ring=np.zeros((len(servers), ring)),
-            ring_owner=np.zeros((len(servers), ring), np.int64),
+            member=np.zeros((executors.size, width), records.REQUEST),
+            ring=np.zeros((len(servers), ring), records.REQUEST),
             payload=np.zeros((len(servers), ahead + 2), np.int64),
             work_ms=_padded([s.work_ms for s in servers], width),
             extra_ms=_padded([s.extra_ms for s in servers], width),
@@ -63,21 +62,21 @@ class Loop:
         )
         self.counts, self.tallies = self._state.counts, tallies
 
-    def advance(self, times: FloatArray, owners: IntArray, bounds: IntArray, until_ms: float) -> None:
+    def advance(self, arrivals: records.Records, bounds: IntArray, until_ms: float) -> None:
         """Run every event before `until_ms`.
 
-        times, owners: all new arrivals before it, and their workloads; those of route d are at
+        arrivals: all new ones before it, `records.REQUEST`; those of route d are at
         [bounds[d], bounds[d + 1]), ascending.
         """
         # Imports numba, which a command that does not simulate need not wait for.
         from controlplane.simulate import kernel
 
-        queues, pools = self._state.queues, self._state.pools
-        queues["next"] = queues["stop"] = 0
+        servers, pools = self._state.servers, self._state.pools
+        servers["next"] = servers["stop"] = 0
         for route, server in self._routes:
-            queues[server]["next"], queues[server]["stop"] = bounds[route], bounds[route + 1]
+            servers[server]["next"], servers[server]["stop"] = bounds[route], bounds[route + 1]
         pools["next"], pools["stop"] = bounds[self._pool_routes], bounds[1:][self._pool_routes]
-        self._logged = kernel.advance(self._state, self._logged, times, owners, until_ms)
+        self._logged = kernel.advance(self._state, self._logged, arrivals, until_ms)
 
     def close(self, end_ms: float) -> None:
         """Account the GPUs' time up to `end_ms`, then answer the requests still in flight."""
@@ -86,7 +85,7 @@ class Loop:
             mask_time[gpu, now["mask"]] += end_ms - now["since"]
         settled = mask_time.copy()
         none = np.zeros(len(self._routes) + len(self._pool_routes) + 1, dtype=np.int64)
-        self.advance(np.empty(0), np.empty(0, np.int64), none, math.inf)
+        self.advance(np.empty(0, records.REQUEST), none, math.inf)
         mask_time[:] = settled
 
     def mask_share(self, gpu: int, whole_ms: float) -> FloatArray:
@@ -111,7 +110,7 @@ def _made(kind: np.dtype[np.void], count: int, **fields: ArrayLike) -> records.R
     return made
 
 
-def _servers(part: Component, seed: int) -> records.Records:
+def _servers(part: Component, conditions: Conditions, seed: int) -> records.Records:
     servers, turns = part.servers, part.turns()
     place = {gpu: i for i, gpu in enumerate(part.gpus)}
     last = np.cumsum([s.instances for s in servers], dtype=np.int64)
@@ -127,14 +126,6 @@ def _servers(part: Component, seed: int) -> records.Records:
         after=[-1.0 if s.after_ms is None else s.after_ms for s in servers],
         batch=[s.batch for s in servers],
         salt=[seed_of(seed, f"{s.partition}/{s.model}").generate_state(1, np.uint64)[0] for s in servers],
-    )
-
-
-def _queues(part: Component, conditions: Conditions) -> records.Records:
-    servers = part.servers
-    return _made(
-        records.QUEUE,
-        len(servers),
         greedy=[s.greedy for s in servers],
         delay=[s.delay_ms for s in servers],
         preferred=[s.preferred for s in servers],
@@ -145,11 +136,6 @@ def _queues(part: Component, conditions: Conditions) -> records.Records:
         wake=math.inf,
         timer=math.inf,
     )
-
-
-def _executors(part: Component) -> records.Records:
-    server = np.repeat(np.arange(len(part.servers)), [s.instances for s in part.servers])
-    return _made(records.EXECUTOR, server.size, server=server, end=math.inf, pace=1.0)
 
 
 def _gpus(part: Component, servers: records.Records) -> records.Records:

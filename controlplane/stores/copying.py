@@ -31,8 +31,6 @@ class Copied(NamedTuple):
 
 
 class _Object(NamedTuple):
-    """An object: its path below the folder, and its size."""
-
     path: str
     size_bytes: int
 

@@ -163,7 +163,6 @@ def _executing(endpoint: str, config: Mapping[str, Any], read: ReadConfig) -> tu
 
 
 def _body(inputs: tuple[SampleInput, ...], parameters: Mapping[str, Any]) -> tuple[bytes, int]:
-    """Return the body of POST .../infer and the length of its JSON part."""
     header = {
         "inputs": [
             {

@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import httpx2
@@ -27,7 +28,6 @@ from lightkube.types import PatchType
 from controlplane.domain.errors import EngineError, InputError, NotNow
 from controlplane.domain.fleet import Cluster
 from launchers.kubernetes import names
-from launchers.kubernetes.permissions import missing_rule
 
 ANSWER = httpx2.Timeout(10.0, connect=3.0)
 PATIENCE_S = 20.0
@@ -36,7 +36,36 @@ _PAUSE_S = 0.5
 Kind = TypeVar("Kind", bound=NamespacedResource | GlobalResource)
 Result = TypeVar("Result")
 
+_DENIED = re.compile(
+    r'User "(?P<user>[^"]*)" cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)" in API group '
+    r'"(?P<group>[^"]*)"(?: in the namespace "(?P<namespace>[^"]+)")?'
+)
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class RoleRule:
+    """A rule of a Role, or with `cluster_wide` of a ClusterRole. `resource` may name a subresource."""
+
+    group: str
+    resource: str
+    verbs: tuple[str, ...]
+    cluster_wide: bool = False
+
+    def __str__(self) -> str:
+        verbs = ", ".join(self.verbs)
+        return f'{{apiGroups: ["{self.group}"], resources: ["{self.resource}"], verbs: [{verbs}]}}'
+
+
+RULES = (
+    RoleRule("", "pods", ("get", "list", "watch", "create", "delete")),
+    RoleRule("", "pods/resize", ("patch",)),
+    RoleRule("", "pods/log", ("get",)),
+    RoleRule("", "configmaps", ("list", "create", "delete")),
+    RoleRule("policy", "poddisruptionbudgets", ("create", "patch", "delete")),
+    RoleRule("", "nodes", ("get", "list"), cluster_wide=True),
+)
+"""What every fleet needs."""
 
 
 class Conflict(EngineError):
@@ -76,9 +105,11 @@ class ClusterApi:
         config = config_of(cluster)
         self._cluster = cluster
         self._patience_s = patience_s
-        self._client: Any = _Client(
+        self._client: Any = lightkube.Client(
             config, namespace=cluster.namespace, timeout=ANSWER, field_manager=names.MANAGER
         )
+        # For what lightkube's methods leave out.
+        self._requests = self._client._client
         self.namespace = str(self._client.namespace or "default")
         self.server = config.cluster.server
         # A launcher has no end of its own: its connections close with it.
@@ -138,22 +169,34 @@ class ClusterApi:
     def delete(
         self, kind: type[Kind], name: str, *, uid: str | None = None, grace_s: int | None = None
     ) -> None:
-        """Delete an object, if it is there and, with `uid`, is still that one."""
+        """Delete an object, if it is there and, with `uid`, is still that one: a successor has another."""
+        wanted = {"uid": uid, "gracePeriodSeconds": grace_s}
         with contextlib.suppress(Gone, Conflict):
-            self._call(kind, lambda: self._client.delete_one(kind, name, uid, grace_s))
+            self._call(kind, lambda: self._requests.request("delete", res=kind, name=name, params=wanted))
 
     def log(self, pod: str, *, previous: bool) -> str:
         """Return the log of a pod's container, or of the run before; empty where its node gives none.
 
         Without patience: it is wanted for a message that reports a failure.
         """
+        wanted = {"previous": str(previous).lower(), "tailLines": "500"}
         with contextlib.suppress(EngineError), translate_errors(self.server):
-            return str(self._client.log_of(pod, previous=previous))
+            asked = self._requests.prepare_request("get", PodLog, name=pod, params=wanted)
+            answer = self._requests.send(self._requests.build_adapter_request(asked))
+            answer.raise_for_status()
+            return str(answer.text)
         return ""
 
     def version(self) -> str:
         """Return the API server's version, as `1.34`."""
-        told = self._patiently(self._client.version)
+        http = self._requests._client
+
+        def asked() -> dict[str, str]:
+            answer = http.send(http.build_request("GET", "version"))
+            answer.raise_for_status()
+            return dict(answer.json())
+
+        told = self._patiently(asked)
         return f"{told['major']}.{told['minor'].rstrip('+')}"
 
     def _call(self, kind: type[Kind], call: Callable[[], Kind]) -> Kind:
@@ -181,33 +224,6 @@ class _Again(EngineError):
         self.pause_s = pause_s
 
 
-class _Client(lightkube.Client):
-    """lightkube's client with what its methods leave out."""
-
-    def delete_one(
-        self, kind: type[NamespacedResource], name: str, uid: str | None, grace_s: int | None
-    ) -> None:
-        """Delete an object under a precondition: a successor of the same name has another uid."""
-        wanted = {"uid": uid, "gracePeriodSeconds": grace_s}
-        self._client.request("delete", res=kind, name=name, params=wanted)
-
-    def log_of(self, pod: str, *, previous: bool) -> str:
-        """Return the log of the present or the previous run of a pod's only container."""
-        asked = self._client.prepare_request(
-            "get", PodLog, name=pod, params={"previous": str(previous).lower(), "tailLines": "500"}
-        )
-        answer = self._client.send(self._client.build_adapter_request(asked))
-        answer.raise_for_status()
-        return str(answer.text)
-
-    def version(self) -> dict[str, str]:
-        """Return what the API server says of itself."""
-        http = self._client._client
-        answer = http.send(http.build_request("GET", "version"))
-        answer.raise_for_status()
-        return dict(answer.json())
-
-
 @contextlib.contextmanager
 def translate_errors(server: str) -> Iterator[None]:
     """Turn errors of the API into ours, each with the way out."""
@@ -233,7 +249,7 @@ def _of_status(error: httpx2.HTTPStatusError, server: str) -> EngineError:
                 "expired; log in to the cluster again"
             )
         case 403:
-            return EngineError(missing_rule(said) or f"Kubernetes refuses: {said}")
+            return EngineError(_missing_rule(said) or f"Kubernetes refuses: {said}")
         case 404:
             return Gone(f"Kubernetes: {said}")
         case 409:
@@ -244,6 +260,18 @@ def _of_status(error: httpx2.HTTPStatusError, server: str) -> EngineError:
             return _Again(f"the API server at {server} is busy or starting: {said}", _pause_s(error))
         case _:
             return EngineError(f"Kubernetes refuses: {said}")
+
+
+def _missing_rule(message: str) -> str | None:
+    found = _DENIED.search(message)
+    if found is None:
+        return None
+    rule = RoleRule(found["group"], found["resource"], (found["verb"],))
+    place = f"the Role in namespace {found['namespace']}" if found["namespace"] else "the ClusterRole"
+    return (
+        f"the cluster lets {found['user']} not {found['verb']} {found['resource']}: {place} lacks the rule "
+        f"{rule}; `ctl doctor --launcher kubernetes` shows all that are missing"
+    )
 
 
 def _said(error: httpx2.HTTPStatusError) -> str:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import inss_instances
 import numpy as np
 import planning
-from inss_instances import surfaces
+from inss_instances import tables
 
 from controlplane.domain.plan import Rule
 from controlplane.papers.inss.policy import Episodes
@@ -28,7 +28,7 @@ def main() -> None:
     registry.strategy("inss", policy="none").plan(counted)
     plan = planning.planned("joint", workloads, latency="ours", rule=Rule.P99)
     simulate(plan, {"v100": planning.v100("ours").latency}, Settings(seconds=1.0))
-    problem = inss_instances.sample(np.random.default_rng(1), surfaces(), 4, 2)
+    problem = inss_instances.sample(np.random.default_rng(1), tables(), 4, 2)
     episodes = Episodes(Problem.stack([problem]))
     episodes.place(episodes.observe().valid.argmax(axis=1))
 

@@ -12,7 +12,7 @@ def capacities(problem: Problem, gpu: np.ndarray, units: np.ndarray) -> tuple[np
 
     Shapes (E, n, 32).
     """
-    s = problem.surfaces
+    s = problem.tables
     rows = np.arange(len(gpu))[:, None]
     kind, u = problem.type_of[rows, np.maximum(gpu, 0)], units - 1
     l2 = np.where(gpu >= 0, s.l2_percent[problem.model, kind, u], 0.0)
@@ -42,6 +42,6 @@ def room(problem: Problem, model: int, share: np.ndarray, memory_mb: np.ndarray)
     """
     needs = np.take_along_axis(problem.model_memory_mb[..., model, :], problem.type_of, axis=-1)
     space = memory_mb + needs <= problem.memory_mb
-    times = problem.surfaces.alone_ms[problem.model[..., model, None], problem.type_of]
+    times = problem.tables.alone_ms[problem.model[..., model, None], problem.type_of]
     known = np.isfinite(times[..., 0, 0])
     return (share[..., None] + problem.percent <= 100.0 + 1e-9) & (space & known)[..., None]

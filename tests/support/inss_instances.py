@@ -7,7 +7,7 @@ not name, those of ResNet50 and VGG16 are assumed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -17,7 +17,7 @@ from controlplane.domain.device import GpuPool
 from controlplane.domain.workload import Workload
 from controlplane.files import catalogue
 from controlplane.latency import registry as latency_registry
-from controlplane.papers.inss.problem import Problem, Surfaces
+from controlplane.papers.inss.problem import Problem, Tables, tabulate
 from controlplane.papers.inss.training.episodes import Around
 from controlplane.planning.protocol import Device
 
@@ -50,24 +50,22 @@ LOAD = (0.7, 1.7)
 """How an instance's rates are scaled as a whole: the paper's own range fills its four GPUs by half."""
 
 
-def paper(surfaces: Surfaces, models: Sequence[str], rates_rps: ArrayLike, gpus: Sequence[str]) -> Problem:
+def paper(tables: Tables, models: Sequence[str], rates_rps: ArrayLike, gpus: Sequence[str]) -> Problem:
     """The paper's models with its SLOs at these rates on these GPU types, hot shadows on the same GPU."""
     served = [MODELS[m] for m in models]
     return Problem(
-        surfaces,
-        np.array([surfaces.models.index(m) for m in models], dtype=np.int64),
+        tables,
+        np.array([list(MODELS).index(m) for m in models], dtype=np.int64),
         np.array(rates_rps, dtype=np.float64),
         np.array([s.slo_ms for s in served]),
         np.zeros(len(served)),
-        np.array([surfaces.types.index(g) for g in gpus], dtype=np.int64),
+        np.array([list(GPUS).index(g) for g in gpus], dtype=np.int64),
         np.array([GPUS[g] for g in gpus]),
-        np.array([[2.0 * s.memory_mb] * len(surfaces.types) for s in served]),
+        np.array([[2.0 * s.memory_mb] * len(GPUS) for s in served]),
     )
 
 
-def sample(
-    rng: np.random.Generator, surfaces: Surfaces, n: int, gpus: int, backlog_s: float = 0.0
-) -> Problem:
+def sample(rng: np.random.Generator, tables: Tables, n: int, gpus: int, backlog_s: float = 0.0) -> Problem:
     """A random problem of `n` of the paper's models (repeated beyond its eight) on `gpus` GPUs of both types.
 
     Rates are uniform in each model's range, times the instance's load; SLOs the paper's, scaled one by one.
@@ -80,9 +78,10 @@ def sample(
     rates = load * np.array([rng.uniform(MODELS[m].least_rps, MODELS[m].most_rps) for m in drawn])
     types = list(GPUS)
     kinds = [types[i] for i in rng.integers(len(types), size=gpus)]
-    problem = paper(surfaces, drawn, rates, kinds)
+    problem = paper(tables, drawn, rates, kinds)
     slos = problem.slos_ms * rng.uniform(*SLO_SCALE, size=n)
-    return replace(problem, slos_ms=slos, backlog=np.floor(rates * rng.uniform(0.0, backlog_s, size=n)))
+    backlog = np.floor(rates * rng.uniform(0.0, backlog_s, size=n))
+    return problem._replace(slos_ms=slos, backlog=backlog)
 
 
 FOUR = (("rtx2060s", 2), ("rtx2060", 2))
@@ -101,8 +100,8 @@ def devices(latency: str = "inss", counts: Sequence[tuple[str, int]] = FOUR) -> 
 
 
 @cache
-def surfaces() -> Surfaces:
-    return Surfaces.of(devices())
+def tables() -> Tables:
+    return tabulate(devices(), [(model, 1) for model in MODELS])
 
 
 def workloads(rates_rps: Mapping[str, float]) -> tuple[Workload, ...]:
@@ -113,7 +112,7 @@ def workloads(rates_rps: Mapping[str, float]) -> tuple[Workload, ...]:
 def base() -> Problem:
     """The paper's eight models at the middle of their rates on its four GPUs."""
     rates = [(m.least_rps + m.most_rps) / 2 for m in MODELS.values()]
-    return paper(surfaces(), list(MODELS), rates, ["rtx2060s", "rtx2060s", "rtx2060", "rtx2060"])
+    return paper(tables(), list(MODELS), rates, ["rtx2060s", "rtx2060s", "rtx2060", "rtx2060"])
 
 
 def around(models: int, gpus: int, lanes: int) -> Around:

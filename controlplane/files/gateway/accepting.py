@@ -19,7 +19,6 @@ from typing import Any
 
 from controlplane.domain.errors import LogOnce, is_own_lack
 
-_ONE = 1
 _AGAIN_S = 0.5
 _SAID_EVERY_S = 60.0
 
@@ -45,11 +44,11 @@ class PatientLoop(asyncio.SelectorEventLoop):
         listener: Any,
         tls: Any = None,
         server: Any = None,
-        backlog: int = _ONE,
+        backlog: int = 1,
         *more: Any,
     ) -> None:
         """Accept once. The backlog is the length of the kernel's queue, and no number of tries."""
-        super()._accept_connection(factory, listener, tls, server, _ONE, *more)  # type: ignore[misc]
+        super()._accept_connection(factory, listener, tls, server, 1, *more)  # type: ignore[misc]
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
         """Log an error; the lack of descriptors or memory in one line, and seldom."""

@@ -172,24 +172,20 @@ def check_client(client: Client) -> None:
 
 def operates_with(authorization: str, certificate: str | None, clients: Iterable[Client]) -> bool:
     """Return whether an Authorization header or a certificate's common name is an operator's."""
-    token = _token_in(authorization)
-    given = None if token is None else hashed(token)
-    shown = {("token", given), ("certificate", certificate)} - {("token", None), ("certificate", None)}
-    return any(
-        c.operator and {("token", c.token_sha256), ("certificate", c.certificate)} & shown for c in clients
-    )
-
-
-def _token_in(authorization: str) -> str | None:
-    """Return the token: a bearer's, or what a browser's user gave as the password."""
     scheme, _, given = authorization.partition(" ")
-    match scheme.lower():
-        case "bearer":
-            return given.strip()
-        case "basic":
-            with contextlib.suppress(ValueError):
-                return base64.b64decode(given, validate=True).decode().partition(":")[2]
-    return None
+    token = hashed(given.strip()) if scheme.lower() == "bearer" else None
+    if scheme.lower() == "basic":
+        # A browser's user gives it as the password.
+        with contextlib.suppress(ValueError):
+            token = hashed(base64.b64decode(given, validate=True).decode().partition(":")[2])
+    return any(
+        client.operator
+        and (
+            (token is not None and client.token_sha256 == token)
+            or (certificate is not None and client.certificate == certificate)
+        )
+        for client in clients
+    )
 
 
 def read_clients(path: Path) -> tuple[Client, ...]:

@@ -97,7 +97,6 @@ class Nesting:
             self._depth = int(depths[-1])
 
     def _brackets(self, data: bytes) -> bytes:
-        """Return the brackets outside of strings."""
         if self._escaping:
             data = data[1:]
         data = data.replace(b"\\\\", b"")

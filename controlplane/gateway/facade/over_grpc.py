@@ -243,6 +243,5 @@ def _unknown(name: str) -> Refusal:
 
 
 def _statistics_bytes(statistics: dict[str, Any]) -> bytes:
-    """As one Triton's answer."""
     answer = service_pb2.ModelStatisticsResponse()
     return as_bytes(json_format.ParseDict(statistics, answer, ignore_unknown_fields=True))

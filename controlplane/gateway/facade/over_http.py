@@ -235,7 +235,6 @@ class Http:
 
 @web.middleware
 async def _tritons_words(request: web.Request, handler: Any) -> web.StreamResponse:
-    """Answer refusals in a Triton's form."""
     try:
         response: web.StreamResponse = await handler(request)
         return response

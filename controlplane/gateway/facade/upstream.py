@@ -51,8 +51,7 @@ class Upstream:
         self._channels: dict[tuple[str, int], Any] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
-    def channel(self, backend: Backend) -> Any:
-        """The connection to a server, made at the first use."""
+    def _channel(self, backend: Backend) -> Any:
         key = (backend.host, backend.grpc_port)
         if key not in self._channels:
             self._channels[key] = grpc.aio.insecure_channel(f"{key[0]}:{key[1]}", options=_CHANNEL_OPTIONS)
@@ -60,12 +59,12 @@ class Upstream:
 
     def unary(self, backend: Backend, method: str, message: bytes, context: Any) -> Any:
         """A call with the client's own metadata and what is left of its deadline; await it."""
-        call = self.channel(backend).unary_unary(SERVICE + method)
+        call = self._channel(backend).unary_unary(SERVICE + method)
         return call(message, timeout=context.time_remaining(), metadata=passed_on(context))
 
     def stream(self, backend: Backend, context: Any) -> Any:
         """A ModelStreamInfer call."""
-        call = self.channel(backend).stream_stream(SERVICE + "ModelStreamInfer")
+        call = self._channel(backend).stream_stream(SERVICE + "ModelStreamInfer")
         return call(timeout=context.time_remaining(), metadata=passed_on(context))
 
     def keep_only(self, servers: tuple[Backend, ...]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -52,16 +53,10 @@ class Published:
         execution, cycle, _ = self.tables.look_up(slots.model, slots.batch, slots.percent)
         slowdown = self.contention.slowdown(slots, execution)
         shared = slots.mask.sum(axis=1, keepdims=True) > 1
-        error = np.where(
-            shared, np.hypot(self.alone_error[slots.model], self.shared_error), self.alone_error[slots.model]
-        )
-        return make_estimate(
-            slots,
-            execution * (1.0 + slowdown),
-            cycle * (1.0 + slowdown),
-            normal_margin(error, quantile),
-            self.power,
-        )
+        alone = self.alone_error[slots.model]
+        margin = normal_margin(np.where(shared, np.hypot(alone, self.shared_error), alone), quantile)
+        longer = 1.0 + slowdown
+        return make_estimate(slots, execution * longer, cycle * longer, margin, self.power)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +111,8 @@ def assemble(
 ) -> P:
     """Fit a `kind`: `forms`, one for each model, on solo times, the contention on the co-location points."""
     listed = list(profiles.values())
-    points = [execution_points(p) for p in listed]
-    surfaces = [_tabulated(f, q, p) for f, q, p in zip(forms, points, listed, strict=True)]
-    cycles = []
-    for form, profile, surface in zip(forms, listed, surfaces, strict=True):
-        measured = cycle_points(profile)
-        cycles.append(surface if measured is None else _tabulated(form, measured, profile))
-    tables = Tables.of(surfaces, cycles)
+    points = [execution_points(p.points) for p in listed]
+    surfaces, tables = solo_tables(listed, [partial(_tabulated, form) for form in forms])
     colocated = Colocated.of(profiles)
     fitted = contention(tables, surfaces, colocated)
     return kind(
@@ -162,13 +152,26 @@ def fit_by_pressure(
     return assemble(kind, name, profiles, device, [form] * len(listed), fitted)
 
 
-def execution_points(profile: Profile) -> Points:
+def solo_tables(
+    profiles: Sequence[Profile], fits: Sequence[Callable[[Points, int], Surface]]
+) -> tuple[list[Surface], Tables]:
+    """Return each model's surface of execution times, and a table of all with the measured cycles."""
+    execution, cycle = [], []
+    for fit, profile in zip(fits, profiles, strict=True):
+        execution.append(fit(execution_points(profile.points), profile.largest_batch))
+        measured = cycle_points(profile)
+        cycle.append(execution[-1] if measured is None else fit(measured, profile.largest_batch))
+    return execution, Tables.of(execution, cycle)
+
+
+def execution_points(measured: Sequence[Measurement]) -> Points:
     """Return execution times at the lowest concurrency of each point: a higher one adds waiting."""
     lowest: dict[tuple[float, int], int] = {}
-    for p in profile.points:
+    for p in measured:
         key = (p.percent, p.batch)
         lowest[key] = min(p.concurrency, lowest.get(key, p.concurrency))
-    return _points([p for p in profile.points if p.concurrency == lowest[p.percent, p.batch]])
+    quiet = [p for p in measured if p.concurrency == lowest[p.percent, p.batch]]
+    return Points.of([p.percent for p in quiet], [p.batch for p in quiet], [p.execution_ms for p in quiet])
 
 
 def cycle_points(profile: Profile) -> Points | None:
@@ -198,13 +201,5 @@ def neighbours(slots: Slots) -> IntArray:
     return np.where(slots.mask, slots.mask.sum(axis=1, keepdims=True) - 1, 0)
 
 
-def _points(measurements: list[Measurement]) -> Points:
-    return Points.of(
-        [p.percent for p in measurements],
-        [p.batch for p in measurements],
-        [p.execution_ms for p in measurements],
-    )
-
-
-def _tabulated(form: FitCurve, points: Points, profile: Profile) -> Surface:
-    return Surface.of_curve(form(points), knots(points.percent), profile.largest_batch)
+def _tabulated(form: FitCurve, points: Points, largest_batch: int) -> Surface:
+    return Surface.of_curve(form(points), knots(points.percent), largest_batch)

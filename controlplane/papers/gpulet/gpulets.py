@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -139,16 +138,6 @@ class Cluster:
     def time_of(self, demand: Demand, piece: Gpulet) -> TimeOf:
         """The same of any batch."""
         return lambda batch: self.time_ms(demand, piece, batch)
-
-    def holds(self, gpu: Gpu) -> bool:
-        """Whether every round on a GPU fits into its cycle, and both into the SLOs, beside all neighbours."""
-        for piece in gpu.pieces:
-            busy = sum(self.time_ms(r.demand, piece, r.batch) for r in piece.residents)
-            cycle = busy if piece.saturated else piece.duty_ms
-            strictest = min((r.demand.slo_ms for r in piece.residents), default=math.inf)
-            if busy > cycle + 1e-9 or cycle + busy > strictest + 1e-9:
-                return False
-        return True
 
     def served(self, demand: Demand) -> float:
         """The rate that all gpulets of a demand serve."""

@@ -8,10 +8,9 @@ suffers, and only in its latency. Workloads come in the order of the spec.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from controlplane.domain.plan import Infeasible, PlannedGpu
+from controlplane.domain.plan import Infeasible
 from controlplane.domain.units import MILLIS_PER_SECOND
 from controlplane.domain.workload import Workload
 from controlplane.papers.gpulet import latency as model
@@ -53,7 +52,8 @@ def _draft_on(device: Device, request: PlanRequest) -> Draft:
             why = _place(Placed(workload, runs, memory_with_shadow(workload, device)), gpus, device, times)
         if why is not None:
             refused.append(Infeasible(workload.name, why))
-    return Draft(tuple(_gpu(n, own_gpu, device) for n, own_gpu in enumerate(gpus)), tuple(refused))
+    partitions = [[alone(p.workload, float(p.runs[1]), p.runs[2], device) for p in gpu] for gpu in gpus]
+    return Draft(tuple(gpu_of(n, device, own) for n, own in enumerate(partitions)), tuple(refused))
 
 
 def _sized(workload: Workload, index: int, sizing: Sizing) -> Runs:
@@ -91,7 +91,3 @@ def _place(placed: Placed, gpus: list[list[Placed]], device: Device, times: Time
         return f"all {device.pool.count} {device.pool.device.name} are taken"
     gpus.append([placed])
     return None
-
-
-def _gpu(number: int, own: Sequence[Placed], device: Device) -> PlannedGpu:
-    return gpu_of(number, device, [alone(p.workload, float(p.runs[1]), p.runs[2], device) for p in own])

@@ -94,22 +94,19 @@ def fill(task: Task, empty: list[Gpulet], cluster: Cluster, sizing: Sizing) -> N
     while task.rate > UNSERVED_RPS and given:
         piece = given[0]
         batch = _cut(task, piece, given, cluster, sizing)
+        time_of, rate = cluster.time_of(task.demand, piece), None
         if saturating:
             if batch is None:
-                time_of = cluster.time_of(task.demand, piece)
                 batch = max(sizing.saturated_batch(task.demand, time_of), 1)
-            throughput = MILLIS_PER_SECOND * batch / cluster.time_ms(task.demand, piece, batch)
-            if throughput > task.rate:
+            if MILLIS_PER_SECOND * batch / time_of(batch) > task.rate:
                 saturating = False
                 continue
-            _place(task, piece, batch, None, cluster, sizing)
         else:
-            time_of = cluster.time_of(task.demand, piece)
             batch, rate = sizing.residue_batch(task.demand, task.rate, time_of)
             if not batch:
                 return
             task.rate = rate
-            _place(task, piece, batch, rate, cluster, sizing)
+        _place(task, piece, batch, rate, cluster)
         given.remove(piece)
 
 
@@ -126,7 +123,7 @@ def _cut(task: Task, piece: Gpulet, given: list[Gpulet], cluster: Cluster, sizin
     return wanted[0].batch
 
 
-def _place(task: Task, piece: Gpulet, batch: int, rate: int | None, cluster: Cluster, sizing: Sizing) -> None:
+def _place(task: Task, piece: Gpulet, batch: int, rate: int | None, cluster: Cluster) -> None:
     """Put the task into a piece, saturated where `rate` is None, unless memory or a neighbour forbids it."""
     gpu = cluster.gpu_of(piece)
     if not gpu.fits(piece, task.demand):
@@ -176,9 +173,8 @@ def join_residues(task: Task, cluster: Cluster, sizing: Sizing) -> bool:
         if not batch:
             continue
         duty = MILLIS_PER_SECOND * batch / rate
-        throughput = piece.serve(
-            task.demand, int(MILLIS_PER_SECOND * batch / duty), batch, time_of(batch), duty
-        )
+        served = int(MILLIS_PER_SECOND * batch / duty)
+        throughput = piece.serve(task.demand, served, batch, time_of(batch), duty)
         task.rate = max(int(rate - throughput), 0)
         break
     if task.rate > UNSERVED_RPS:
@@ -193,16 +189,12 @@ def take_turns(task: Task, cluster: Cluster, sizing: Sizing, only: list[Gpulet])
 
     `only`: these gpulets, or all that are not saturated where it is empty.
     """
-    candidates = [
+    candidates = only or [
         piece
-        for gpu, piece in cluster.pieces()
-        if gpu.fits(piece, task.demand)
-        and (
-            any(piece is own for own in only)
-            if only
-            else piece.occupancy < 1.0 and len(piece.residents) < MOST_RESIDENTS
-        )
+        for _, piece in cluster.pieces()
+        if piece.occupancy < 1.0 and len(piece.residents) < MOST_RESIDENTS
     ]
+    candidates = [piece for piece in candidates if cluster.gpu_of(piece).fits(piece, task.demand)]
     candidates.sort(key=lambda piece: -piece.occupancy)
     while task.left > UNSERVED_RPS:
         if not any(_joined(task, piece, cluster) for piece in candidates):
@@ -225,27 +217,11 @@ def _joined(task: Task, piece: Gpulet, cluster: Cluster) -> bool:
     else:
         return False
     sizes = [min(max(int(duty * r.rate / MILLIS_PER_SECOND), 1), largest) for r in piece.residents]
-    if duty > piece.duty_ms or not _round_holds(task, piece, (duty, taken), sizes, cluster):
+    others = zip(piece.residents, sizes, strict=True)
+    busy = taken + sum(cluster.time_ms(r.demand, piece, size) for r, size in others)
+    strictest = min(task.demand.slo_ms, *(r.demand.slo_ms for r in piece.residents))
+    if duty > piece.duty_ms or busy > duty or busy + duty > strictest:
         return False
-    _take_turn(task, piece, (duty, batch), sizes, cluster)
-    return True
-
-
-def _round_holds(
-    task: Task, piece: Gpulet, cycle: tuple[int, float], sizes: list[int], cluster: Cluster
-) -> bool:
-    """Whether a round fits into its cycle, and both into every SLO; `cycle` has the task's own time."""
-    duty, taken = cycle
-    busy = taken + sum(
-        cluster.time_ms(r.demand, piece, size) for r, size in zip(piece.residents, sizes, strict=True)
-    )
-    slos = (task.demand.slo_ms, *(r.demand.slo_ms for r in piece.residents))
-    return busy <= duty and busy + duty <= min(slos)
-
-
-def _take_turn(task: Task, piece: Gpulet, cycle: tuple[int, int], sizes: list[int], cluster: Cluster) -> None:
-    """Add the task to a gpulet's round; `cycle` has its length and the task's batch."""
-    duty, batch = cycle
     for resident, size in zip(piece.residents, sizes, strict=True):
         resident.batch, resident.throughput = size, MILLIS_PER_SECOND * size / duty
     throughput = MILLIS_PER_SECOND * batch / duty
@@ -253,3 +229,4 @@ def _take_turn(task: Task, piece: Gpulet, cycle: tuple[int, int], sizes: list[in
     busy = sum(cluster.time_ms(r.demand, piece, r.batch) for r in piece.residents)
     piece.duty_ms, piece.occupancy = float(duty), busy / duty
     task.rate = max(int(task.rate - throughput), 0)
+    return True

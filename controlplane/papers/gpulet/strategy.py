@@ -62,7 +62,9 @@ def _draft_on(device: Device, request: PlanRequest, sized: Callable[[Times], Siz
 
 def scaled(demands: Sequence[Demand], device: Device, sizing: Sizing, used: int) -> Cluster | None:
     """Alg 2: from the GPUs of the period before, one more until the demands have a place."""
-    most = device.pool.count or _enough(demands, sizing)
+    # Beyond one GPU for each saturated gpulet, and two more a model, no more help.
+    rates = [(d.rate, sizing.saturated(d, sizing.efficient(d))[1]) for d in demands]
+    most = device.pool.count or sum(int(rate / largest) + 2 for rate, largest in rates if largest)
     memory_mb = device.pool.device.memory_mb or math.inf
     process_mb = device.pool.device.hardware.get(PROCESS, 0.0)
     scheme, place = sizing.scheme, coded.partition if sizing.as_coded else elastic.partition
@@ -108,28 +110,17 @@ def reserved(rate_rps: float) -> int:
     return count
 
 
-def _enough(demands: Sequence[Demand], sizing: Sizing) -> int:
-    """A number of GPUs beyond which no more help: one for each saturated gpulet, and two more a model."""
-    rates = [(d.rate, sizing.saturated(d, sizing.efficient(d))[1]) for d in demands]
-    return sum(int(rate / most) + 2 for rate, most in rates if most)
-
-
 def _planned(cluster: Cluster, workloads: Sequence[Workload], device: Device) -> tuple[PlannedGpu, ...]:
     """The GPUs in use, each gpulet a partition; a workload's rate is split by what its gpulets serve."""
-    total = {n: sum(_part(p, n) for _, p in cluster.pieces()) for n in range(len(workloads))}
-    used = [gpu for gpu in cluster.gpus if any(piece.residents for piece in gpu.pieces)]
+    total = {n: 0.0 for n in range(len(workloads))}
+    for _, piece in cluster.pieces():
+        for resident in piece.residents:
+            total[resident.demand.key] += resident.throughput
+    used = [[piece for piece in gpu.pieces if piece.residents] for gpu in cluster.gpus]
     return tuple(
-        gpu_of(
-            number,
-            device,
-            [_partition(piece, workloads, total, device) for piece in gpu.pieces if piece.residents],
-        )
-        for number, gpu in enumerate(used)
+        gpu_of(number, device, [_partition(piece, workloads, total, device) for piece in pieces])
+        for number, pieces in enumerate(filter(None, used))
     )
-
-
-def _part(piece: Gpulet, key: int) -> float:
-    return sum(r.throughput for r in piece.residents if r.demand.key == key)
 
 
 def _partition(

@@ -35,7 +35,7 @@ from controlplane.latency.fitting.answers import (
     make_estimate,
     normal_margin,
 )
-from controlplane.latency.fitting.points import Points, left_out, non_negative_fit
+from controlplane.latency.fitting.points import Points, left_out_error, non_negative_fit
 from controlplane.latency.fitting.published import Colocated, execution_points
 from controlplane.latency.protocol import Estimate, FloatArray, IntArray, Slots
 
@@ -202,7 +202,7 @@ def _alone_error(model: Igniter, index: int, profile: Profile) -> float:
         return profile.holdout_error[NAME]
     if not profile.points:
         return 0.0
-    points = execution_points(profile)
+    points = execution_points(profile.points)
     predicted, _ = model.times(Slots.alone(np.full(points.batch.size, index), points.batch, points.percent))
     return float(np.mean(np.abs(predicted[:, 0] / points.time_ms - 1.0)))
 
@@ -227,16 +227,10 @@ def fit_curve(points: Sequence[Measurement], model: str = "the model") -> Curve:
     Transfers and scheduling alone are part of the measured time and so of k2 and k5: their coefficients then
     stay absent. Raises InputError for fewer than six points or for points that all have one share.
     """
-    lowest: dict[tuple[float, int], Measurement] = {}
-    for p in points:
-        key = (p.percent, p.batch)
-        if key not in lowest or p.concurrency < lowest[key].concurrency:
-            lowest[key] = p
-    known = Points.of(
-        [p.percent for p in lowest.values()],
-        [float(p.batch) for p in lowest.values()],
-        [p.execution_ms for p in lowest.values()],
-    )
+    first: dict[tuple[float, int], Measurement] = {}
+    for p in sorted(points, key=lambda p: p.concurrency):
+        first.setdefault((p.percent, p.batch), p)
+    known = execution_points(list(first.values()))
     count = known.time_ms.size
     if count < FEWEST_POINTS:
         raise InputError(
@@ -246,47 +240,45 @@ def fit_curve(points: Sequence[Measurement], model: str = "the model") -> Curve:
         )
     if np.unique(known.percent).size < 2:
         raise InputError(f"{model} was measured at one share only; run `ctl profile {model}`", field="points")
-    errors = []
-    for out, kept in left_out(count):
-        points_out = known.take(out)
-        predicted = _regressed(_solve(known.take(kept)), points_out)
-        errors.append(np.abs(predicted / points_out.time_ms - 1.0))
     names = ("k1", "k2", "k3", "k4", "k5")
-    coefficients = dict(zip(names, _solve(known).tolist(), strict=True))
-    return Curve(coefficients, float(np.mean(np.concatenate(errors))))
+    coefficients = dict(zip(names, ActiveTime.fit(known).k.tolist(), strict=True))
+    return Curve(coefficients, left_out_error(ActiveTime.fit, known))
 
 
-def _regressed(k: FloatArray, points: Points) -> FloatArray:
-    """Return Eq 11 at the points, b^2 first: another order of rounding finds other coefficients."""
-    active: FloatArray = (k[0] * points.batch**2 + k[1] * points.batch + k[2]) / (points.percent + k[3]) + k[
-        4
-    ]
-    return active
+@dataclass(frozen=True, slots=True)
+class ActiveTime:
+    """Eq 11 with k1..k5, shape (5,), as the fit takes it."""
 
+    k: FloatArray
 
-def _solve(points: Points) -> FloatArray:
-    """Fit by bounded least squares on relative residuals; soft_l1 limits the effect of a disturbed point."""
-    from scipy.optimize import least_squares
+    @staticmethod
+    def fit(points: Points) -> ActiveTime:
+        """Fit by bounded least squares on relative residuals; soft_l1 limits a disturbed point's effect."""
+        from scipy.optimize import least_squares
 
-    # The work of one item in percent * ms, if all the time were work.
-    work = float(np.median(points.time_ms * points.percent / points.batch))
-    lowest = float(points.percent.min())
-    scale = np.array([work / 32.0, work, work, 1.0, float(points.time_ms.min())])
-    found = least_squares(
-        lambda x: _regressed(x * scale, points) / points.time_ms - 1.0,
-        x0=np.array([0.0, 0.8, 0.1, 0.1, 0.2]),
-        # The sum in the fraction stays positive on measured shares; k1 and k3 may be slightly negative. Below
-        # a CPU quota's share a part goes into its period's edges, which k4 takes out.
-        bounds=(
-            np.array([-0.3, 1e-6, -0.5, -0.3 * lowest, 0.0]),
-            np.array([2.0, 10.0, 10.0, 100.0, 1.0]),
-        ),
-        loss="soft_l1",
-        f_scale=0.03,
-        max_nfev=400,
-    )
-    solution: FloatArray = found.x * scale
-    return solution
+        # The work of one item in percent * ms, if all the time were work.
+        work = float(np.median(points.time_ms * points.percent / points.batch))
+        lowest = float(points.percent.min())
+        scale = np.array([work / 32.0, work, work, 1.0, float(points.time_ms.min())])
+        found = least_squares(
+            lambda x: ActiveTime(x * scale).at(points.percent, points.batch) / points.time_ms - 1.0,
+            x0=np.array([0.0, 0.8, 0.1, 0.1, 0.2]),
+            # The sum in the fraction stays positive on measured shares; k1 and k3 may be slightly negative.
+            # Below a CPU quota's share a part goes into its period's edges, which k4 takes out.
+            bounds=(
+                np.array([-0.3, 1e-6, -0.5, -0.3 * lowest, 0.0]),
+                np.array([2.0, 10.0, 10.0, 100.0, 1.0]),
+            ),
+            loss="soft_l1",
+            f_scale=0.03,
+            max_nfev=400,
+        )
+        return ActiveTime(found.x * scale)
+
+    def at(self, percent: FloatArray, batch: FloatArray) -> FloatArray:
+        """Return k_act, b^2 first: another order of rounding finds other coefficients."""
+        k = self.k
+        return np.asarray((k[0] * batch**2 + k[1] * batch + k[2]) / (percent + k[3]) + k[4])
 
 
 def refit(profiles: Mapping[str, Profile], device: Device) -> Igniter:

@@ -12,17 +12,12 @@ its rate never settles: T is infinite.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from controlplane.kernels import kernel
 from controlplane.latency.protocol import FloatArray, IntArray
-
-Asked = tuple[Any, ...]
-"""`Problem.asked`: model, rate, SLO and backlog (n,) or (E, n), and the type of its GPUs (K,) or (E, K)."""
-Tables = tuple[FloatArray, ...]
-"""`Surfaces.tables`: times alone, of the cycle and running; L2, cache, kernels, schedule (Sec. 4.1)."""
+from controlplane.papers.inss.problem import Problem, Tables
 
 
 @kernel
@@ -37,30 +32,45 @@ def task_latency_ms(t: float, batch: int, rate_rps: float, backlog: float) -> fl
 
 
 @kernel
+def scheduling_ms(schedule: FloatArray, kernels: float, busy: float) -> float:
+    """Return int n_k of a model among so many busy ones on a GPU: 0 for one alone."""
+    if busy < 2:
+        return 0.0
+    delay: float = max(schedule[0] * busy + schedule[1], 0.0) * kernels
+    return delay
+
+
+@kernel
 def best_batch(
-    alone_ms: FloatArray,
-    cycle_ms: FloatArray,
-    running_ms: FloatArray,
-    slowed: float,
-    scheduling_ms: float,
+    tables: Tables,
+    m: int,
+    t: int,
+    u: int,
+    others: float,
+    busy: float,
     rate_rps: float,
     slo_ms: float,
     backlog: float,
 ) -> tuple[int, float, float]:
     """Solve problem (4) by enumeration: the batch of the largest capacity that holds (4b) and (4c).
 
-    The first three arrays are (batches,), infinite beyond the largest. Returns batch, latency in ms, capacity
-    in requests per second. Where no batch holds, the one with the least latency, or the largest capacity.
+    Of model m with u + 1 units of a GPU of type t. `others` is the neighbours' L2 utilisation in percent,
+    `busy` the number of models there with this one. Returns batch, latency in ms, capacity in requests per
+    second. Where no batch holds, the one with the least latency, or the largest capacity.
     """
+    slowed = tables.cache[m, t] * max(others, 0.0)
+    delay_ms = scheduling_ms(tables.schedule[t], tables.kernels[m, t], busy)
+    alone_ms, cycle_ms = tables.alone_ms[m, t, u], tables.cycle_ms[m, t, u]
+    running_ms = tables.running_ms[m, t, u]
     best, best_latency, best_capacity, held = 1, math.inf, 0.0, False
     for k in range(alone_ms.size):
         if alone_ms[k] == math.inf:
             break
-        t = alone_ms[k] + running_ms[k] * slowed + scheduling_ms
-        capacity = 1000.0 * (k + 1) * alone_ms[k] / (cycle_ms[k] * t)
+        taken_ms = alone_ms[k] + running_ms[k] * slowed + delay_ms
+        capacity = 1000.0 * (k + 1) * alone_ms[k] / (cycle_ms[k] * taken_ms)
         latency = math.inf
         if capacity >= rate_rps:
-            latency = task_latency_ms(t, k + 1, rate_rps, backlog)
+            latency = task_latency_ms(taken_ms, k + 1, rate_rps, backlog)
         holds = latency <= slo_ms
         if holds != held:
             better = holds
@@ -75,50 +85,6 @@ def best_batch(
 
 @kernel
 def paper_batch(
-    alone_ms: FloatArray,
-    cycle_ms: FloatArray,
-    running_ms: FloatArray,
-    slowed: float,
-    scheduling_ms: float,
-    rate_rps: float,
-    slo_ms: float,
-    backlog: float,
-) -> tuple[int, float, float]:
-    """Alg 1 as its text describes it: a binary search, as if latency and capacity rose with the batch.
-
-    Too late: smaller batches; all constraints hold: keep it and try larger ones; too little capacity alone:
-    larger ones (the printed `break` would end there). Arrays and answer as of `best_batch`; without a batch
-    that holds, batch 1 and an infinite latency.
-    """
-    best, best_latency, best_capacity = 1, math.inf, 0.0
-    low, high = 1, alone_ms.size
-    while low <= high:
-        middle = (low + high) // 2
-        k = middle - 1
-        t = alone_ms[k] + running_ms[k] * slowed + scheduling_ms
-        latency = task_latency_ms(t, middle, rate_rps, backlog)
-        if not latency <= slo_ms:
-            high = middle - 1
-            continue
-        capacity = 1000.0 * middle * alone_ms[k] / (cycle_ms[k] * t)
-        if capacity >= rate_rps:
-            best, best_latency, best_capacity = middle, latency, capacity
-        low = middle + 1
-    return best, best_latency, best_capacity
-
-
-@kernel
-def scheduling_ms(tables: Tables, m: int, t: int, busy: float) -> float:
-    """Return int n_k of a model on a GPU of type t with so many busy models: 0 for one alone."""
-    kernels, schedule = tables[5], tables[6]
-    if busy < 2:
-        return 0.0
-    delay: float = max(schedule[t, 0] * busy + schedule[t, 1], 0.0) * kernels[m, t]
-    return delay
-
-
-@kernel
-def settled(
     tables: Tables,
     m: int,
     t: int,
@@ -129,28 +95,36 @@ def settled(
     slo_ms: float,
     backlog: float,
 ) -> tuple[int, float, float]:
-    """Return `best_batch` of model m with u + 1 units of a GPU of type t.
+    """Alg 1 as its text describes it: a binary search, as if latency and capacity rose with the batch.
 
-    `others` is the neighbours' L2 utilisation in percent, `busy` the number of models there with this one.
+    Too late: smaller batches; all constraints hold: keep it and try larger ones; too little capacity alone:
+    larger ones (the printed `break` would end there). Arguments and answer as of `best_batch`; without a
+    batch that holds, batch 1 and an infinite latency.
     """
-    return best_batch(
-        tables[0][m, t, u],
-        tables[1][m, t, u],
-        tables[2][m, t, u],
-        tables[4][m, t] * max(others, 0.0),
-        scheduling_ms(tables, m, t, busy),
-        rate_rps,
-        slo_ms,
-        backlog,
-    )
+    slowed = tables.cache[m, t] * max(others, 0.0)
+    delay_ms = scheduling_ms(tables.schedule[t], tables.kernels[m, t], busy)
+    best, best_latency, best_capacity = 1, math.inf, 0.0
+    low, high = 1, tables.alone_ms.shape[3]
+    while low <= high:
+        middle = (low + high) // 2
+        alone_ms = tables.alone_ms[m, t, u, middle - 1]
+        taken_ms = alone_ms + tables.running_ms[m, t, u, middle - 1] * slowed + delay_ms
+        latency = task_latency_ms(taken_ms, middle, rate_rps, backlog)
+        if not latency <= slo_ms:
+            high = middle - 1
+            continue
+        capacity = 1000.0 * middle * alone_ms / (tables.cycle_ms[m, t, u, middle - 1] * taken_ms)
+        if capacity >= rate_rps:
+            best, best_latency, best_capacity = middle, latency, capacity
+        low = middle + 1
+    return best, best_latency, best_capacity
 
 
 @kernel
 def outcomes(
     gpu: IntArray,
     unit: IntArray,
-    asked: Asked,
-    tables: Tables,
+    problem: Problem,
     by_paper: bool,
     batch: IntArray,
     latency_ms: FloatArray,
@@ -158,9 +132,9 @@ def outcomes(
 ) -> None:
     """Fill the last three (M, n) for assignments `gpu`, `unit` (M, n), unit - 1 being an index into the grid.
 
-    `asked` has one row for all assignments or one each.
+    `problem` is stacked, with one row for all assignments or one each.
     """
-    model, rate_rps, slo_ms, backlog, type_of = asked
+    tables, model, type_of = problem.tables, problem.model, problem.type_of
     count, width = gpu.shape
     pressed, busy = np.empty(type_of.shape[1]), np.empty(type_of.shape[1])
     for a in range(count):
@@ -170,7 +144,7 @@ def outcomes(
         for i in range(width):
             k = gpu[a, i]
             if k >= 0:
-                pressed[k] += tables[3][model[p, i], type_of[p, k], unit[a, i] - 1]
+                pressed[k] += tables.l2_percent[model[p, i], type_of[p, k], unit[a, i] - 1]
                 busy[k] += 1.0
         for i in range(width):
             k = gpu[a, i]
@@ -178,18 +152,10 @@ def outcomes(
                 batch[a, i], latency_ms[a, i], capacity_rps[a, i] = 0, math.inf, 0.0
                 continue
             m, t, u = model[p, i], type_of[p, k], unit[a, i] - 1
-            others = max(pressed[k] - tables[3][m, t, u], 0.0)
+            others = pressed[k] - tables.l2_percent[m, t, u]
+            rate, slo, backlog = problem.rates_rps[p, i], problem.slos_ms[p, i], problem.backlog[p, i]
             if by_paper:
-                found = paper_batch(
-                    tables[0][m, t, u],
-                    tables[1][m, t, u],
-                    tables[2][m, t, u],
-                    tables[4][m, t] * others,
-                    scheduling_ms(tables, m, t, busy[k]),
-                    rate_rps[p, i],
-                    slo_ms[p, i],
-                    backlog[p, i],
-                )
+                found = paper_batch(tables, m, t, u, others, busy[k], rate, slo, backlog)
             else:
-                found = settled(tables, m, t, u, others, busy[k], rate_rps[p, i], slo_ms[p, i], backlog[p, i])
+                found = best_batch(tables, m, t, u, others, busy[k], rate, slo, backlog)
             batch[a, i], latency_ms[a, i], capacity_rps[a, i] = found

@@ -14,7 +14,7 @@ device does not have count as no effect.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -49,20 +49,19 @@ class LocalRegression:
     def at(self, percent: FloatArray, batch: FloatArray) -> FloatArray:
         """Time in ms; the bandwidth reaches the eighth nearest point."""
         known = np.stack([np.log(self.points.batch), np.log(self.points.percent)], axis=-1)
-        asked = np.stack([np.log(batch), np.log(percent)], axis=-1)
+        wanted = np.stack([np.log(batch), np.log(percent)], axis=-1)
         spread = np.maximum(known.std(axis=0), 0.1)
-        distance = np.linalg.norm((asked[:, None, :] - known) / spread, axis=-1)
+        distance = np.linalg.norm((wanted[:, None, :] - known) / spread, axis=-1)
         nearest = min(NEAREST, len(known))
         reach = 1.001 * np.maximum(np.partition(distance, nearest - 1, axis=1)[:, nearest - 1], 0.1)
         weight = np.maximum(1.0 - (distance / reach[:, None]) ** 3, 0.0) ** 3
-        offset = known - asked[:, None, :]
+        offset = known - wanted[:, None, :]
         design = np.concatenate([np.ones((*offset.shape[:2], 1)), offset], axis=-1)
         weighted = np.swapaxes(design, 1, 2) * weight[:, None, :]
         normal = weighted @ design
         # A weak prior (proportional to the batch, inversely to the share) keeps far points solvable.
-        prior = np.array([0.0, 1.0, -1.0])
         pull = RIDGE * np.diag([0.0, 1.0, 1.0])
-        right = weighted @ np.log(self.points.time_ms) + pull @ prior
+        right = weighted @ np.log(self.points.time_ms) + pull @ np.array([0.0, 1.0, -1.0])
         solution = np.linalg.solve(normal + pull, right[..., None])[..., 0]
         time: FloatArray = np.exp(solution[:, 0])
         return time
@@ -83,18 +82,17 @@ class Coefficients:
     def of(profiles: Sequence[Profile], device: Device, pressure: Pressure) -> Coefficients:
         """Take the profiles' and the device's coefficients; absent ones are 0."""
         fits = [p.fits.get("igniter", {}) for p in profiles]
-        bandwidth = device.hardware.get("B_pcie", np.inf)
-        transfer = [(f.get("d_load", 0.0) + f.get("d_feedback", 0.0)) / bandwidth for f in fits]
-        kernels = np.array([f.get("n_k", 0.0) for f in fits])
-        own = np.array([f.get("k_sch", 0.0) for f in fits])
-        lines = [_utilisation_line(p, m, pressure) for m, p in enumerate(profiles)]
+        load, feedback, kernels, own, cache = (
+            np.array([f.get(name, 0.0) for f in fits])
+            for name in ("d_load", "d_feedback", "n_k", "k_sch", "alpha_cache")
+        )
         hardware = device.hardware
         return Coefficients(
-            transfer_ms=np.array(transfer),
+            transfer_ms=(load + feedback) / hardware.get("B_pcie", np.inf),
             kernels=kernels,
             alone_schedule_ms=own * kernels,
-            cache=np.array([f.get("alpha_cache", 0.0) for f in fits]),
-            utilisation=np.array(lines),
+            cache=cache,
+            utilisation=np.array([_utilisation_line(p, m, pressure) for m, p in enumerate(profiles)]),
             schedule=(hardware.get("alpha_sch", 0.0), hardware.get("beta_sch", 0.0)),
         )
 
@@ -141,7 +139,7 @@ def fit(profiles: Mapping[str, Profile], device: Device) -> Inss:
     """Fit all models of one device. Raises InputError (see `check_profiles`)."""
     check_profiles(profiles, device)
     listed = list(profiles.values())
-    points = [execution_points(p) for p in listed]
+    points = [execution_points(p.points) for p in listed]
     # Only the peak rates are needed: those of the whole GPU.
     rough = [
         Surface.of_curve(LocalRegression(q), np.array([100.0]), p.largest_batch)
@@ -181,7 +179,7 @@ def _utilisation_line(profile: Profile, model: int, pressure: Pressure) -> tuple
     own = profile.fits.get(NAME, {})
     if "alpha_u" in own:
         return own["alpha_u"], own.get("beta_u", 0.0)
-    points = execution_points(profile)
+    points = execution_points(profile.points)
     indices = np.full(points.batch.shape, model)
     l2, _ = pressure.at(indices, points.batch, points.time_ms)
     if np.unique(points.percent).size < 2:
@@ -207,9 +205,7 @@ def _with_cache(given: Coefficients, tables: Tables, colocated: Colocated) -> Co
         strength = float(feature[own] @ feature[own])
         if strength > 0:
             cache[model] = max(float(feature[own] @ target[own]) / strength, 0.0)
-    return Coefficients(
-        given.transfer_ms, given.kernels, given.alone_schedule_ms, cache, given.utilisation, given.schedule
-    )
+    return replace(given, cache=cache)
 
 
 SOLO_FORM = LocalRegression

@@ -24,7 +24,7 @@ import io
 import json
 import zipfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from importlib import resources
 from typing import NamedTuple
 
@@ -66,7 +66,7 @@ class Episodes:
 
     def __init__(self, problem: Problem, before: Previous | None = None) -> None:
         count, n = problem.model.shape
-        gpus, width = problem.type_of.shape[1], problem.surfaces.percent.shape[1]
+        gpus, width = problem.type_of.shape[1], problem.tables.percent.shape[1]
         self._problem = problem
         need = _needs(problem)
         self._order = np.argsort(-need, axis=1, kind="stable")
@@ -104,19 +104,19 @@ class Episodes:
         holds = np.flatnonzero(~outcome.violated[:, -1])
         e, k, u, i = e[holds], k[holds], u[holds], at[e[holds]]
         model, kind = problem.model[e, i], problem.type_of[e, k]
-        taken = self._share[e, k] + problem.surfaces.percent[kind, u]
+        taken = self._share[e, k] + problem.tables.percent[kind, u]
         gained = outcome.goodput_rps[holds].sum(axis=1) - self._good[e, k]
-        capacity = outcome.capacity_rps[holds, -1] / problem.surfaces.peak_rps[model]
+        capacity = outcome.capacity_rps[holds, -1] / problem.tables.peak_rps[model]
         gpu, units = (of[e, i] for of in self._before)
         known = np.where(units == u + 1, 1.0, 0.5)
         actions[e, 1 + k * width + u, :ACTION_FEATURES] = np.stack(
             [
                 np.clip(gained / problem.rates_rps.mean(axis=1)[e], -CLIP, CLIP),
-                problem.surfaces.percent[kind, u] / 100.0,
+                problem.tables.percent[kind, u] / 100.0,
                 1.0 - taken / 100.0,
                 1.0 - outcome.latency_ms[holds, -1] / problem.slos_ms[e, i],
                 np.minimum(capacity, CLIP) / CLIP,
-                (self._pressed[e, k] + problem.surfaces.l2_percent[model, kind, u]) / 100.0,
+                (self._pressed[e, k] + problem.tables.l2_percent[model, kind, u]) / 100.0,
                 np.where(gpu == k, known, 0.0),
             ],
             axis=-1,
@@ -132,16 +132,16 @@ class Episodes:
         self._good[e, k] = self._beside(e, k, u + 1).goodput_rps.sum(axis=1)
         self._members[e, k, (self._members[e, k] >= 0).sum(axis=1)] = i
         self.gpu[e, i], self.units[e, i] = k, u + 1
-        self._share[e, k] += problem.surfaces.percent[kind, u]
+        self._share[e, k] += problem.tables.percent[kind, u]
         self._memory_mb[e, k] += problem.model_memory_mb[e, i, kind]
-        self._pressed[e, k] += problem.surfaces.l2_percent[problem.model[e, i], kind, u]
+        self._pressed[e, k] += problem.tables.l2_percent[problem.model[e, i], kind, u]
         self._step += 1
 
     def _room(self, at: IntArray) -> BoolArray:
         """Return where a model of each plan fits by (1a) and (1b), (E, K, U)."""
         problem, e = self._problem, np.arange(len(at))[:, None]
         needs = problem.model_memory_mb[e, at[:, None], problem.type_of]
-        times = problem.surfaces.alone_ms[problem.model[e, at[:, None]], problem.type_of, 0, 0]
+        times = problem.tables.alone_ms[problem.model[e, at[:, None]], problem.type_of, 0, 0]
         space = (self._memory_mb + needs <= problem.memory_mb) & np.isfinite(times)
         return np.asarray((self._share[..., None] + problem.percent <= 100.0 + SLACK) & space[..., None])
 
@@ -176,20 +176,18 @@ def _gpus_alone(problem: Problem, e: IntArray, who: IntArray, kind: IntArray) ->
 
     For `goodput`, which evaluates no memory.
     """
-    rates, slos, backlog = problem.rates_rps[e, who], problem.slos_ms[e, who], problem.backlog[e, who]
-    return replace(
-        problem,
+    return problem._replace(
         model=problem.model[e, who],
-        rates_rps=rates,
-        slos_ms=slos,
-        backlog=backlog,
+        rates_rps=problem.rates_rps[e, who],
+        slos_ms=problem.slos_ms[e, who],
+        backlog=problem.backlog[e, who],
         type_of=kind[:, None],
     )
 
 
 def _needs(problem: Problem) -> FloatArray:
     """Return the least share, of 1, at which each model alone holds on some GPU, else NEVER; (E, n)."""
-    percent, shape = problem.surfaces.percent, problem.model.shape
+    percent, shape = problem.tables.percent, problem.model.shape
     e, i, t, u = (index.ravel() for index in np.indices((*shape, *percent.shape)))
     alone = _gpus_alone(problem, e[:, None], i[:, None], t)
     late = goodput(alone, np.zeros((e.size, 1), dtype=np.int64), u[:, None] + 1).violated

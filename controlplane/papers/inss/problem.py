@@ -10,12 +10,11 @@ Shares are units of the GPU's grid (17 of 2 SMs on an RTX 2060 Super): unit u is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, Slots
 from controlplane.papers.inss import latency
@@ -42,14 +41,8 @@ class Bda(StrEnum):
     """The binary search of Alg 1, as its text describes it, for comparison."""
 
 
-def requests_of(model: str, client_batch: int) -> str:
-    """Return the name in `Surfaces` of a model with this client batch; `*` is in no model's name."""
-    return model if client_batch == 1 else f"{model}*{client_batch}"
-
-
-@dataclass(frozen=True, slots=True)
-class Surfaces:
-    """Tables of InSS's latency model (Sec. 4.1): m models on T GPU types with at most U shares, B batches.
+class Tables(NamedTuple):
+    """InSS's latency model (Sec. 4.1) of m kinds of requests on T GPU types: at most U shares, B batches.
 
     percent (T, U), infinite beyond a type's grid; alone_ms, cycle_ms, running_ms (m, T, U, B), infinite
     beyond a model's largest batch and where it has no profile: a batch alone from load to result, between
@@ -58,8 +51,6 @@ class Surfaces:
     peak_rps (m,): H_i, batch 1 on all of the fastest type.
     """
 
-    models: tuple[str, ...]
-    types: tuple[str, ...]
     percent: FloatArray
     alone_ms: FloatArray
     cycle_ms: FloatArray
@@ -70,99 +61,68 @@ class Surfaces:
     schedule: FloatArray
     peak_rps: FloatArray
 
-    @staticmethod
-    def of(devices: Mapping[str, Device]) -> Surfaces:
-        """Build the tables from each type's InSS model, fitted on its profiles where it has another model.
-
-        Raises InputError for profiles it cannot be fitted on.
-        """
-        models = tuple(dict.fromkeys(name for d in devices.values() for name in d.profiles))
-        grids = [d.pool.device.grid.percents() for d in devices.values()]
-        shape = (len(models), len(grids), max(len(g) for g in grids), LARGEST_BATCH)
-        percent = np.full(shape[1:3], np.inf)
-        alone, cycle, running = (np.full(shape, np.inf) for _ in range(3))
-        l2, cache, kernels = np.zeros(shape[:3]), np.zeros(shape[:2]), np.zeros(shape[:2])
-        schedule = np.zeros((shape[1], 2))
-        for t, (device, grid) in enumerate(zip(devices.values(), grids, strict=True)):
-            percent[t, : len(grid)] = grid
-            fitted = own_model(device, latency.Inss, latency.fit)
-            told = fitted.contention.coefficients
-            schedule[t] = told.schedule
-            for own, name in enumerate(fitted.models):
-                m = models.index(name)
-                most = min(LARGEST_BATCH, device.profiles[name].largest_batch)
-                batch = np.arange(1.0, most + 1)
-                slots = Slots.alone(own, np.tile(batch, len(grid)), np.repeat(grid, most))
-                times = fitted.estimate(slots)
-                here = (m, t, slice(len(grid)), slice(most))
-                alone[here] = times.execution_ms.reshape(len(grid), most)
-                cycle[here] = times.cycle_ms.reshape(len(grid), most)
-                running[here] = np.maximum(alone[here] - told.fixed_ms(own, batch), 0.0)
-                line = told.utilisation[own]
-                l2[m, t, : len(grid)] = np.clip(line[0] * np.array(grid) + line[1], 0.0, 100.0)
-                cache[m, t], kernels[m, t] = told.cache[own], told.kernels[own]
-        whole = np.array([len(g) - 1 for g in grids])
-        peak = 1000.0 / alone[:, np.arange(shape[1]), whole, 0].min(axis=1)
-        return Surfaces(
-            models, tuple(devices), percent, alone, cycle, running, l2, cache, kernels, schedule, peak
-        )
-
-    def of_requests(self, client_batches: Sequence[tuple[str, int]]) -> Surfaces:
-        """Return the tables for each model with its client batch: batches, and batch 1, count requests.
-
-        They are called by `requests_of`.
-        """
-        rows = [self.models.index(model) for model, _ in client_batches]
-        shape = (len(rows), *self.alone_ms.shape[1:])
-        alone, cycle, running = (np.full(shape, np.inf) for _ in range(3))
-        for own, (m, (_, k)) in enumerate(zip(rows, client_batches, strict=True)):
-            most = shape[-1] // k
-            for of_requests, of_inferences in (
-                (alone, self.alone_ms),
-                (cycle, self.cycle_ms),
-                (running, self.running_ms),
-            ):
-                of_requests[own, ..., :most] = of_inferences[m, ..., k - 1 :: k]
-        whole = np.isfinite(self.percent).sum(axis=1) - 1
-        return replace(
-            self,
-            models=tuple(requests_of(*kind) for kind in client_batches),
-            alone_ms=alone,
-            cycle_ms=cycle,
-            running_ms=running,
-            l2_percent=self.l2_percent[rows],
-            cache=self.cache[rows],
-            kernels=self.kernels[rows],
-            peak_rps=1000.0 / alone[:, np.arange(shape[1]), whole, 0].min(axis=1),
-        )
-
-    @property
-    def tables(self) -> tuple[FloatArray, ...]:
-        """What the kernels read of the model."""
-        return (
-            self.alone_ms,
-            self.cycle_ms,
-            self.running_ms,
-            self.l2_percent,
-            self.cache,
-            self.kernels,
-            self.schedule,
-        )
-
-    def without_interference(self) -> Surfaces:
+    def without_interference(self) -> Tables:
         """Return the tables without interference (the paper's InSS-ni)."""
-        return replace(self, cache=np.zeros_like(self.cache), schedule=np.zeros_like(self.schedule))
+        return self._replace(cache=np.zeros_like(self.cache), schedule=np.zeros_like(self.schedule))
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+def tabulate(devices: Mapping[str, Device], kinds: Sequence[tuple[str, int]]) -> Tables:
+    """Tabulate each type's InSS model, fitted on its profiles where it has another model.
+
+    A kind is a model and its client batch; rates and batches count requests. Raises InputError for profiles
+    it cannot be fitted on.
+    """
+    grids = [d.pool.device.grid.percents() for d in devices.values()]
+    shape = (len(kinds), len(grids), max(len(g) for g in grids), LARGEST_BATCH)
+    percent = np.full(shape[1:3], np.inf)
+    alone, cycle, running = (np.full(shape, np.inf) for _ in range(3))
+    l2, cache, kernels = np.zeros(shape[:3]), np.zeros(shape[:2]), np.zeros(shape[:2])
+    schedule = np.zeros((shape[1], 2))
+    for t, (device, grid) in enumerate(zip(devices.values(), grids, strict=True)):
+        percent[t, : len(grid)] = grid
+        fitted = own_model(device, latency.Inss, latency.fit)
+        known = fitted.contention.coefficients
+        schedule[t] = known.schedule
+        for m, (name, client_batch) in enumerate(kinds):
+            if name not in fitted.models:
+                continue
+            own = fitted.models.index(name)
+            most = min(LARGEST_BATCH, device.profiles[name].largest_batch) // client_batch
+            batch = client_batch * np.arange(1.0, most + 1)
+            times = fitted.estimate(Slots.alone(own, np.tile(batch, len(grid)), np.repeat(grid, most)))
+            here = (m, t, slice(len(grid)), slice(most))
+            alone[here] = times.execution_ms.reshape(len(grid), most)
+            cycle[here] = times.cycle_ms.reshape(len(grid), most)
+            running[here] = np.maximum(alone[here] - known.fixed_ms(own, batch), 0.0)
+            line = known.utilisation[own]
+            l2[m, t, : len(grid)] = np.clip(line[0] * np.array(grid) + line[1], 0.0, 100.0)
+            cache[m, t], kernels[m, t] = known.cache[own], known.kernels[own]
+    whole = np.array([len(g) - 1 for g in grids])
+    peak = 1000.0 / alone[:, np.arange(shape[1]), whole, 0].min(axis=1)
+    return Tables(percent, alone, cycle, running, l2, cache, kernels, schedule, peak)
+
+
+class Space(NamedTuple):
+    """What decides where models fit: of a `Problem` these arrays alone, since each one passed on costs time.
+
+    known (n, T): whether a model has a profile on a type; the others as in `Problem` and `Tables`.
+    """
+
+    type_of: IntArray
+    percent: FloatArray
+    memory_mb: FloatArray
+    model_memory_mb: FloatArray
+    known: BoolArray
+
+
+class Problem(NamedTuple):
     """n models on K GPUs, or E such problems of one shape with a leading axis on every array (`stack`).
 
-    model (n,) and type_of (K,) index `surfaces`; rates_rps, slos_ms, backlog (n,); memory_mb (K,);
+    model (n,) and type_of (K,) index `tables`; rates_rps, slos_ms, backlog (n,); memory_mb (K,);
     model_memory_mb (n, T), a hot shadow's copy included (1b).
     """
 
-    surfaces: Surfaces
+    tables: Tables
     model: IntArray
     rates_rps: FloatArray
     slos_ms: FloatArray
@@ -173,40 +133,38 @@ class Problem:
 
     @staticmethod
     def stack(problems: Sequence[Problem]) -> Problem:
-        """Stack problems of one shape with the same surfaces, for assignments (E, n)."""
-        names = [f.name for f in fields(Problem) if f.name != "surfaces"]
-        stacked = {name: np.stack([getattr(p, name) for p in problems]) for name in names}
-        return replace(problems[0], **stacked)
+        """Stack problems of one shape with the same tables, for assignments (E, n)."""
+        arrays = zip(*(problem[1:] for problem in problems), strict=True)
+        return Problem(problems[0].tables, *map(np.stack, arrays))
 
     def row(self, row: int) -> Problem:
         """Return one of stacked problems."""
-        names = [f.name for f in fields(Problem) if f.name != "surfaces"]
-        return replace(self, **{name: getattr(self, name)[row] for name in names})
+        return Problem(self.tables, *(array[row] for array in self[1:]))
 
     @property
-    def asked(self) -> tuple[NDArray[Any], ...]:
-        """What the kernels read of the problem."""
-        return self.model, self.rates_rps, self.slos_ms, self.backlog, self.type_of
+    def space(self) -> Space:
+        """What the local search asks most often."""
+        known = np.isfinite(self.tables.alone_ms[self.model, :, 0, 0])
+        return Space(self.type_of, self.tables.percent, self.memory_mb, self.model_memory_mb, known)
 
     @property
     def units(self) -> IntArray:
         """The number of units of each GPU, (K,)."""
-        shares: IntArray = np.isfinite(self.surfaces.percent).sum(axis=1)[self.type_of]
+        shares: IntArray = np.isfinite(self.percent).sum(axis=-1)
         return shares
 
     @property
     def percent(self) -> FloatArray:
         """The share that 1..U units are on each GPU, (K, U), infinite beyond its grid."""
-        return self.surfaces.percent[self.type_of]
+        return self.tables.percent[self.type_of]
 
     @property
     def peak_rps(self) -> FloatArray:
         """H_i of each model, (n,)."""
-        return self.surfaces.peak_rps[self.model]
+        return self.tables.peak_rps[self.model]
 
 
-@dataclass(frozen=True, slots=True)
-class Previous:
+class Previous(NamedTuple):
     """The running plan, (n,) or (E, n) each, and the cost of moving, resizing or stopping a model.
 
     The cost is in parts of all offered requests: a move must serve so many more of them. Starting a model
@@ -249,19 +207,18 @@ def goodput(problem: Problem, gpu: IntArray, share_units: IntArray, bda: Bda = B
     from controlplane.papers.inss import kernel
 
     rows, units = np.atleast_2d(gpu), np.atleast_2d(share_units)
-    asked = tuple(np.atleast_2d(a) for a in problem.asked)
+    stacked = problem if problem.model.ndim > 1 else Problem.stack([problem])
     batch = np.empty(rows.shape, dtype=np.int64)
-    latency, capacity = np.empty(rows.shape), np.empty(rows.shape)
-    kernel.outcomes(rows, units, asked, problem.surfaces.tables, bda is Bda.PAPER, batch, latency, capacity)
-    _, rates, slos, _, _ = asked
-    violated = ~(latency <= slos)
-    good = np.where(violated, 0.0, rates)
+    latency_ms, capacity_rps = np.empty(rows.shape), np.empty(rows.shape)
+    kernel.outcomes(rows, units, stacked, bda is Bda.PAPER, batch, latency_ms, capacity_rps)
+    violated = ~(latency_ms <= stacked.slos_ms)
+    served = np.where(violated, 0.0, stacked.rates_rps)
     shape = gpu.shape
     return Outcome(
         batch.reshape(shape),
-        latency.reshape(shape),
-        capacity.reshape(shape),
-        good.reshape(shape),
+        latency_ms.reshape(shape),
+        capacity_rps.reshape(shape),
+        served.reshape(shape),
         violated.reshape(shape),
     )
 
@@ -286,7 +243,7 @@ def taken(problem: Problem, gpu: IntArray, share_units: IntArray) -> tuple[Float
     stacked = problem.model.ndim > 1
     k, p = rows[a, i], a if stacked else np.zeros_like(a)
     kind = types[p, k]
-    np.add.at(share, (a, k), problem.surfaces.percent[kind, units[a, i] - 1])
+    np.add.at(share, (a, k), problem.tables.percent[kind, units[a, i] - 1])
     np.add.at(memory, (a, k), (memory_mb if stacked else memory_mb[None])[p, i, kind])
     out = (*gpu.shape[:-1], types.shape[1])
     return share.reshape(out), memory.reshape(out)

@@ -10,11 +10,10 @@ so far. Rounds are short, so that a time limit is kept.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from controlplane.latency.protocol import FloatArray, IntArray
+from controlplane.latency.protocol import IntArray
 from controlplane.papers.inss.policy import Weights, decide
 from controlplane.papers.inss.problem import (
     CAPACITY_WEIGHT,
@@ -26,9 +25,6 @@ from controlplane.papers.inss.problem import (
     goodput,
 )
 from controlplane.ports import Clock
-
-if TYPE_CHECKING:
-    from controlplane.papers.inss import search_kernel
 
 STEPS_A_MODEL, MOST_STEPS = 1000, 200_000
 """Length of a round, for each model and in total."""
@@ -127,10 +123,10 @@ def construct(problem: Problem) -> tuple[IntArray, IntArray]:
     """Place models by demand, largest first, each with the least share that holds."""
     from controlplane.papers.inss import search_kernel
 
-    n = problem.model.size
-    gpu, units = np.full(n, REJECTED, dtype=np.int64), np.ones(n, dtype=np.int64)
+    nothing = _nothing(problem)
+    gpu, units = nothing.gpu.copy(), nothing.units.copy()
     order = np.argsort(-problem.rates_rps / problem.peak_rps, kind="stable")
-    search_kernel.construct(order, _given(problem), gpu, units)
+    search_kernel.construct(order, problem, problem.space, nothing, gpu, units)
     return gpu, units
 
 
@@ -154,15 +150,13 @@ def search(
     began = clock.monotonic()
     gpu, units = construct(problem) if start is None else (start[0].copy(), start[1].copy())
     n = problem.model.size
-    if previous is None:
-        before = (np.full(n, REJECTED, dtype=np.int64), np.ones(n, dtype=np.int64), np.zeros(n))
-    else:
-        before = (previous.gpu, previous.units, np.full(n, previous.cost))
+    before = _nothing(problem) if previous is None else previous
     units = np.maximum(units, 1)
-    worth = _worth(problem)
-    given = _given(problem)
-    heat = np.array([first, COLD]) / n
-    found = search_kernel.improve(seed, 0, heat, gpu, units, given, worth, before)
+    # The weights in `problem.value` of each model's goodput and of a unit of its capacity.
+    spare = CAPACITY_WEIGHT / (n * problem.peak_rps)
+    worth = np.stack([problem.rates_rps / problem.rates_rps.sum(), spare])
+    heat, space = np.array([first, COLD]) / n, problem.space
+    found = search_kernel.improve(seed, 0, heat, gpu, units, problem, space, worth, before)
     stopped_by, done = "converged", 0
     most = rounds if rounds is not None or budget_s is not None else DEFAULT_ROUNDS
     while most is None or done < most:
@@ -170,19 +164,15 @@ def search(
             stopped_by = "budget"
             break
         steps = min(STEPS_A_MODEL * n, MOST_STEPS)
-        found = search_kernel.improve(seed * 7919 + done, steps, heat, gpu, units, given, worth, before)
+        found = search_kernel.improve(
+            seed * 7919 + done, steps, heat, gpu, units, problem, space, worth, before
+        )
         heat = np.array([HOT, COLD]) / n
         done += 1
     return SearchResult(gpu, units, float(found), stopped_by)
 
 
-def _given(problem: Problem) -> search_kernel.Given:
-    """Return a problem as the kernels take it."""
-    s = problem.surfaces
-    return problem.asked, problem.memory_mb, problem.model_memory_mb, s.percent, s.tables
-
-
-def _worth(problem: Problem) -> FloatArray:
-    """Return the weights in `problem.value` of each model's goodput and of a unit of its capacity; (2, n)."""
-    spare = CAPACITY_WEIGHT / (problem.model.size * problem.peak_rps)
-    return np.stack([problem.rates_rps / problem.rates_rps.sum(), spare])
+def _nothing(problem: Problem) -> Previous:
+    """Return a running plan without any model."""
+    n = problem.model.size
+    return Previous(np.full(n, REJECTED, dtype=np.int64), np.ones(n, dtype=np.int64), 0.0)

@@ -24,18 +24,18 @@ from controlplane.papers.inss.problem import (
     Bda,
     Previous,
     Problem,
-    Surfaces,
+    Tables,
     fits,
     goodput,
-    requests_of,
     running,
+    tabulate,
 )
 from controlplane.papers.inss.search import Placed, place
 from controlplane.papers.per_type import alone
 from controlplane.planning.explain.infeasible import nearest_rate, nearest_slo
 from controlplane.planning.judge.finalise import Draft, finalise
 from controlplane.planning.judge.placements import gpu_of, memory_with_shadow, refusal, too_large
-from controlplane.planning.protocol import Device, OptionFile, PlanRequest
+from controlplane.planning.protocol import OptionFile, PlanRequest
 
 NAME = "inss"
 NO_POLICY = "none"
@@ -77,8 +77,10 @@ class Inss:
                     "one; let it stand on the same one (place: same-gpu), or plan with joint",
                     field=f"workloads.{w.name}.shadow",
                 )
-        known = known_of(request)
-        task = _Task(request, self, known, surfaces_of(request, known) if known else None)
+        known, unknown = known_of(request)
+        if not known:
+            return finalise(self.name, request, Draft((), tuple(unknown)), started)
+        task = _Task(request, self, known, unknown, *tables_of(request, known))
         task.spent_ms["tables"] = (request.clock.monotonic() - started) * 1000.0
         care = np.ones(len(known))
         for attempt in range(MOST_TRIES + len(known) + 1):
@@ -105,41 +107,43 @@ def strategy(
     return Inss(iterations, Bda(bda), weights)
 
 
-def known_of(request: PlanRequest) -> list[Workload]:
-    """Return the workloads with a profile on a GPU of the set that covers their client batches."""
-    devices = request.devices.values()
-    return [w for w in request.workloads if any(refusal(w, d) is None for d in devices)]
+def known_of(request: PlanRequest) -> tuple[list[Workload], list[Infeasible]]:
+    """Return the workloads with a profile that covers their client batches, and why the others have none."""
+    why = {w.name: [refusal(w, d) for d in request.devices.values()] for w in request.workloads}
+    known = [w for w in request.workloads if None in why[w.name]]
+    unknown = [
+        Infeasible(w.name, "; ".join(filter(None, why[w.name]))) for w in request.workloads if w not in known
+    ]
+    return known, unknown
 
 
-def surfaces_of(request: PlanRequest, workloads: Sequence[Workload]) -> Surfaces:
-    """Return the tables of a request's GPUs for these workloads and their client batches."""
-    tables = Surfaces.of(request.devices)
-    if all(w.client_batch == 1 for w in workloads):
-        return tables
-    return tables.of_requests(sorted({(w.model, w.client_batch) for w in workloads}))
+def tables_of(request: PlanRequest, workloads: Sequence[Workload]) -> tuple[list[tuple[str, int]], Tables]:
+    """Return the kinds of requests of these workloads, and their tables on a request's GPUs."""
+    kinds = sorted({(w.model, w.client_batch) for w in workloads})
+    return kinds, tabulate(request.devices, kinds)
 
 
 def problem_of(
-    request: PlanRequest, workloads: Sequence[Workload] | None = None, surfaces: Surfaces | None = None
+    request: PlanRequest, workloads: Sequence[Workload], kinds: Sequence[tuple[str, int]], tables: Tables
 ) -> Problem:
-    """Return a request as a problem, of these workloads and with these tables where they are given.
+    """Return these workloads on a request's GPUs as a problem; the last two are from `tables_of`.
 
     Rates and batches count the clients' requests, not inferences.
     """
-    asked = known_of(request) if workloads is None else workloads
-    tables = surfaces_of(request, asked) if surfaces is None else surfaces
     devices = list(request.devices.values())
-    kinds = [t for t, d in enumerate(devices) for _ in range(d.pool.count or 0)]
+    types = [t for t, d in enumerate(devices) for _ in range(d.pool.count or 0)]
     room = [d.pool.device.memory_mb for d in devices]
     return Problem(
         tables,
-        np.array([tables.models.index(requests_of(w.model, w.client_batch)) for w in asked], dtype=np.int64),
-        np.array([w.rate_rps / w.client_batch for w in asked]),
-        np.array([w.slo_ms for w in asked]),
-        np.zeros(len(asked)),
-        np.array(kinds, dtype=np.int64),
-        np.array([np.inf if (mb := room[t]) is None else mb for t in kinds]),
-        np.array([[_memory_mb(w, d) for d in devices] for w in asked]),
+        np.array([kinds.index((w.model, w.client_batch)) for w in workloads], dtype=np.int64),
+        np.array([w.rate_rps / w.client_batch for w in workloads]),
+        np.array([w.slo_ms for w in workloads]),
+        np.zeros(len(workloads)),
+        np.array(types, dtype=np.int64),
+        np.array([np.inf if (mb := room[t]) is None else mb for t in types]),
+        np.array(
+            [[memory_with_shadow(w, d) if w.model in d.profiles else 0.0 for d in devices] for w in workloads]
+        ),
     )
 
 
@@ -150,30 +154,22 @@ class _Task:
     request: PlanRequest
     options: Inss
     workloads: Sequence[Workload]
-    surfaces: Surfaces | None
+    unknown: Sequence[Infeasible]
+    kinds: Sequence[tuple[str, int]]
+    tables: Tables
     spent_ms: dict[str, float] = field(default_factory=dict)
     judged: dict[str, str] = field(default_factory=dict)
 
     def draft(self, care: FloatArray) -> Draft:
         """Place the workloads with this part of each SLO and GPU speed; 0 leaves a workload out."""
-        devices = self.request.devices.values()
-        unknown = [
-            Infeasible(w.name, "; ".join(filter(None, (refusal(w, d) for d in devices))))
-            for w in self.request.workloads
-            if w not in self.workloads
-        ]
-        chosen = [w for w, c in zip(self.workloads, care, strict=True) if c > 0]
-        if not chosen:
-            return Draft((), tuple(unknown) + tuple(self._refused(w) for w in self.workloads))
-        tight = [
-            replace(w, slo_ms=w.slo_ms * c, rate_rps=w.rate_rps / c)
-            for w, c in zip(self.workloads, care, strict=True)
-            if c > 0
-        ]
-        problem = problem_of(self.request, tight, self.surfaces)
         request, options = self.request, self.options
+        cared = [(w, c) for w, c in zip(self.workloads, care, strict=True) if c > 0]
+        if not cared:
+            return Draft((), (*self.unknown, *map(self._refused, self.workloads)))
+        chosen = [w for w, _ in cared]
+        tight = [replace(w, slo_ms=w.slo_ms * c, rate_rps=w.rate_rps / c) for w, c in cared]
         decided = place(
-            problem,
+            problem_of(request, tight, self.kinds, self.tables),
             request.clock,
             seed=request.seed,
             before=self._before(chosen),
@@ -188,7 +184,7 @@ class _Task:
         lost = [self._refused(w) for w in self.workloads if w.name not in placed]
         return Draft(
             self._gpus(chosen, decided),
-            (*unknown, *lost),
+            (*self.unknown, *lost),
             decided.stopped_by,
             phases_ms=tuple(self.spent_ms.items()),
         )
@@ -234,7 +230,7 @@ class _Task:
         """Return why a workload has no place: no GPU of the set holds it alone, or the others serve more."""
 
         def fits_alone(w: Workload) -> bool:
-            problem = problem_of(self.request, [w], self.surfaces)
+            problem = problem_of(self.request, [w], self.kinds, self.tables)
             _, first = np.unique(problem.type_of, return_index=True)
             units = problem.units[first]
             whole = first[:, None], units[:, None]
@@ -258,10 +254,3 @@ class _Task:
         return Infeasible(
             workload.name, reason, nearest_slo(fits_alone, workload), nearest_rate(fits_alone, workload)
         )
-
-
-def _memory_mb(workload: Workload, device: Device) -> float:
-    """Return the memory in (1b): 0 where unknown, with a second copy for a hot shadow on the same GPU."""
-    if workload.model not in device.profiles:
-        return 0.0
-    return memory_with_shadow(workload, device)

@@ -143,10 +143,10 @@ class SimulatedFleet:
     def advance(self, until_s: float) -> tuple[Answer, ...]:
         """Let requests arrive and servers work until then; return the requests that ended."""
         until_ms = until_s * MILLIS_PER_SECOND
-        times, owners, bounds = self._arriving.window(min(until_ms, self.sent.shape[1] * MILLIS_PER_SECOND))
-        self._loop.advance(times, owners, bounds, until_ms)
+        arrivals, bounds = self._arriving.window(min(until_ms, self.sent.shape[1] * MILLIS_PER_SECOND))
+        self._loop.advance(arrivals, bounds, until_ms)
         self.now_s = until_s
-        np.add.at(self.sent, (owners, self._second(times)), 1.0)
+        np.add.at(self.sent, (arrivals["workload"], self._second(arrivals["arrival"])), 1.0)
         rows = self._loop.answered()
         answers = self._heard(rows)
         self._count(rows)

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from controlplane.domain.errors import InputError
-from controlplane.latency.protocol import FloatArray, IntArray
+from controlplane.latency.protocol import FloatArray
 from controlplane.simulate.network import Component, Conditions, Server
+from controlplane.simulate.records import Records
 from controlplane.simulate.wiring import Loop
 
 MOST_ANSWERS = 1 << 16
@@ -45,12 +46,12 @@ class LiveLoop(Loop):
 
     def admit(self, queue: int, *, open_: bool) -> None:
         """Let a queue take requests, or refuse every one."""
-        self._state.queues["limit"][queue] = self._limit if open_ else 0
+        self._state.servers["limit"][queue] = self._limit if open_ else 0
 
     def held(self, queue: int) -> int:
         """Return the requests that wait or run."""
-        first, last = self._state.servers["first"][queue], self._state.servers["last"][queue]
-        return int(self._state.queues["waiting"][queue] + self._state.executors["size"][first:last].sum())
+        one = self._state.servers[queue]
+        return int(one["waiting"] + self._state.executors["size"][one["first"] : one["last"]].sum())
 
     def answered(self) -> FloatArray:
         """Return the answers since the call before: workload, arrival, latency, batch, queue."""
@@ -64,42 +65,40 @@ class LiveLoop(Loop):
 
     def hand_over(self, source: int, target: int | None, now_ms: float) -> None:
         """Send what a queue holds to another one, with the arrivals it had; without a target it is lost."""
-        arrived, owners = self._cleared(source)
-        self._count_in_flight(source, owners, -1, now_ms)
-        room = 0 if target is None else self._limit - int(self._state.queues["waiting"][target])
-        np.add.at(self.tallies["drops"], owners[room:], 1)
+        requests = self._cleared(source)
+        self._count_in_flight(source, requests, -1, now_ms)
         if target is None:
+            np.add.at(self.tallies["drops"], requests["workload"], 1)
             return
-        arrived, owners = arrived[:room], owners[:room]
-        self._count_in_flight(target, owners, 1, now_ms)
-        state, queue = self._state, self._state.queues[target]
-        places = (int(queue["head"] + queue["waiting"]) + np.arange(arrived.size)) & (state.ring.shape[1] - 1)
-        state.ring[target, places], state.ring_owner[target, places] = arrived, owners
-        queue["waiting"] += arrived.size
-        queue["wake"] = min(float(queue["wake"]), now_ms)
+        one = self._state.servers[target]
+        room = self._limit - int(one["waiting"])
+        np.add.at(self.tallies["drops"], requests["workload"][room:], 1)
+        taken, ring = requests[:room], self._state.ring
+        self._count_in_flight(target, taken, 1, now_ms)
+        ring[target, (int(one["head"] + one["waiting"]) + np.arange(taken.size)) & (ring.shape[1] - 1)] = (
+            taken
+        )
+        one["waiting"] += taken.size
+        one["wake"] = min(float(one["wake"]), now_ms)
 
-    def _cleared(self, queue: int) -> tuple[FloatArray, IntArray]:
-        """Empty a queue and end its batches; return the arrivals and workloads, oldest first."""
-        state, one = self._state, self._state.queues
-        wrap = state.ring.shape[1] - 1
-        places = (int(one["head"][queue]) + np.arange(int(one["waiting"][queue]))) & wrap
-        times, owners = [state.ring[queue, places]], [state.ring_owner[queue, places]]
-        for e in range(int(state.servers["first"][queue]), int(state.servers["last"][queue])):
-            size = int(state.executors["size"][e])
-            times.append(state.member[e, :size].copy())
-            owners.append(state.owner[e, :size].copy())
+    def _cleared(self, queue: int) -> Records:
+        """Empty a queue and end its batches; return their requests, oldest first."""
+        state, one = self._state, self._state.servers[queue]
+        places = (int(one["head"]) + np.arange(int(one["waiting"]))) & (state.ring.shape[1] - 1)
+        requests = [state.ring[queue, places]]
+        for e in range(int(one["first"]), int(one["last"])):
+            requests.append(state.member[e, : int(state.executors["size"][e])].copy())
             state.executors["size"][e], state.executors["end"][e] = 0, math.inf
-        state.servers["running"][queue] = 0
-        state.gpus["wanted"][state.servers["gpu"][queue]] &= ~state.servers["bit"][queue]
-        for name in ("head", "waiting", "bound", "payloads", "open", "next_preferred"):
-            one[name][queue] = 0
-        one["wake"][queue] = one["timer"][queue] = math.inf
-        arrived, owner = np.concatenate(times), np.concatenate(owners)
-        order = np.argsort(arrived, kind="stable")
-        return arrived[order], owner[order]
+        state.gpus["wanted"][one["gpu"]] &= ~one["bit"]
+        for name in ("running", "head", "waiting", "bound", "payloads", "open", "next_preferred"):
+            one[name] = 0
+        one["wake"] = one["timer"] = math.inf
+        together = np.concatenate(requests)
+        oldest_first: Records = together[np.argsort(together["arrival"], kind="stable")]
+        return oldest_first
 
-    def _count_in_flight(self, queue: int, owners: IntArray, sign: int, now_ms: float) -> None:
-        pools = self.tallies["pool"][owners]
+    def _count_in_flight(self, queue: int, requests: Records, sign: int, now_ms: float) -> None:
+        pools = self.tallies["pool"][requests["workload"]]
         for pool in np.unique(pools[pools >= 0]):
             self._state.in_flight["count"][pool, queue] += sign * int((pools == pool).sum())
             self._state.in_flight["since"][pool, queue] = now_ms

@@ -76,7 +76,7 @@ class FleetObject:
         return WantedFleet(
             plan=spec.get("plan") or {},
             allow_violations=bool(spec.get("allowViolations")),
-            generation=int(self._metadata.get("generation") or 0),
+            generation=self._generation,
             ending="deletionTimestamp" in self._metadata,
             applied=status.get("plan") if applied else None,
             guarding=_guarding(status.get("guarding") or ()),
@@ -119,15 +119,15 @@ class FleetObject:
     def show(self, standing: FleetStanding) -> None:
         """Say how the fleet stands."""
         ready, partitions = standing.ready, standing.partitions
-        trouble, message = standing.trouble or "AsPlanned", standing.message
+        trouble = standing.trouble or "AsPlanned"
         served = f"{ready} of {partitions} partitions are served"
         conditions = {
             "Ready": (ready == partitions, "Serving" if ready == partitions else trouble, served),
-            "Degraded": (standing.trouble is not None, trouble, message),
+            "Degraded": (standing.trouble is not None, trouble, standing.message),
         }
         self._write(
             conditions,
-            int(self._metadata.get("generation") or 0),
+            self._generation,
             ready=f"{ready}/{partitions}",
             gpus=standing.gpus,
             redirects=standing.redirects,
@@ -136,8 +136,7 @@ class FleetObject:
 
     def degrade(self, reason: str, message: str) -> None:
         """Say what keeps the fleet's controller from its work."""
-        generation = int(self._metadata.get("generation") or 0)
-        self._write({"Degraded": (True, reason, message)}, generation)
+        self._write({"Degraded": (True, reason, message)}, self._generation)
 
     def announce(self, event: Event) -> None:
         """Write an event about the object."""
@@ -183,6 +182,10 @@ class FleetObject:
     def profiles(self) -> Mapping[str, str]:
         """Return the files of profiles that were given with the plan, by their places."""
         return _kept(self._api, self._fleet, _PROFILES) or {}
+
+    @property
+    def _generation(self) -> int:
+        return int(self._metadata.get("generation") or 0)
 
     def _write(self, conditions: Mapping[str, tuple[bool, str, str]], generation: int, **status: Any) -> None:
         """Write conditions, beside those that stay, and other fields of the status."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import inss_instances as instances
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inss_instances import surfaces
+from inss_instances import tables
 
 from controlplane.papers.inss.policy import Episodes, built_in, decide, scores
 from controlplane.papers.inss.problem import Problem, fits
@@ -20,9 +18,9 @@ from controlplane.papers.inss.problem import Problem, fits
 @given(seed=st.integers(0, 2**31), models=st.integers(1, 9), gpus=st.integers(1, 6), steps=st.integers(0, 8))
 def test_scores_follow_their_gpus(seed: int, models: int, gpus: int, steps: int) -> None:
     rng = np.random.default_rng(seed)
-    problem = Problem.stack([instances.sample(rng, surfaces(), models, gpus)])
+    problem = Problem.stack([instances.sample(rng, tables(), models, gpus)])
     order = rng.permutation(gpus)
-    renamed = replace(problem, type_of=problem.type_of[:, order], memory_mb=problem.memory_mb[:, order])
+    renamed = problem._replace(type_of=problem.type_of[:, order], memory_mb=problem.memory_mb[:, order])
     here, there = Episodes(problem), Episodes(renamed)
     gpus, width = here.shape
     for _ in range(min(steps, models - 1)):
@@ -41,7 +39,7 @@ def test_scores_follow_their_gpus(seed: int, models: int, gpus: int, steps: int)
 @settings(max_examples=25)
 @given(seed=st.integers(0, 2**31), models=st.integers(1, 12), gpus=st.integers(1, 6))
 def test_every_plan_fits(seed: int, models: int, gpus: int) -> None:
-    problem = instances.sample(np.random.default_rng(seed), surfaces(), models, gpus, backlog_s=0.05)
+    problem = instances.sample(np.random.default_rng(seed), tables(), models, gpus, backlog_s=0.05)
     gpu, units = decide(problem, built_in(), seed=seed)
     assert fits(problem, gpu, units)
     assert ((gpu == -1) | ((units >= 1) & (units <= problem.units[np.maximum(gpu, 0)]))).all()

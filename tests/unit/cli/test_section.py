@@ -14,8 +14,7 @@ from fake_host import GatewayInMemory
 from typer.testing import CliRunner
 
 from controlplane.cli import cluster, wiring
-from controlplane.cli.fleet.outcomes import say_or_refuse
-from controlplane.cli.fleet.targets import Wish, section_of, target
+from controlplane.cli.fleet.targets import Wish, say_or_refuse, section_of, target
 from controlplane.cli.main import app, run
 from controlplane.cli.options import Allowance
 from controlplane.control.converge.desired import Desired
@@ -68,18 +67,16 @@ def files(directory: Path) -> FleetFiles:
 def test_looser_access_is_refused_without_consent_and_the_way_back_is_not(
     before: Serving, after: Serving
 ) -> None:
-    with pytest.raises(InputError) as wrong:
+    with pytest.raises(InputError, match=r"^--yes: "):
         say_or_refuse(differences(before, after), accepted=False)
-    assert wrong.value.field == "--yes"
     say_or_refuse(differences(after, before), accepted=False)
 
 
 def test_late_binding_is_for_the_one_gateway_of_a_host(tmp_path: Path) -> None:
     write_plan(tmp_path / "plan.json", replace(PLAN, serve=Serving(late_binding=LateBinding())))
     given, allowed = ("serve.launcher=kubernetes",), frozenset({Allowance.VIOLATIONS})
-    with pytest.raises(InputError) as wrong:
+    with pytest.raises(InputError, match=r"^serve\.late_binding: "):
         target(Wish(tmp_path / "plan.json", "other", tmp_path, tmp_path, tmp_path, given, allowed))
-    assert wrong.value.field == "serve.late_binding"
 
 
 def test_a_plan_of_an_earlier_version_leaves_how_its_fleet_is_served(
@@ -165,7 +162,5 @@ def test_a_new_fleet_has_the_environments_launcher_and_its_controllers_the_secti
 
     assert applied("serve.load_timeout_s=600").plan.serve == Serving(load_timeout_s=600.0)
     for key in ("serve.compress=true", "serve.late_binding={}"):
-        with pytest.raises(InputError) as wrong:
+        with pytest.raises(InputError, match=f"^{key.partition('=')[0]}"):
             applied(key)
-        assert wrong.value.field is not None
-        assert wrong.value.field.startswith(key.partition("=")[0])

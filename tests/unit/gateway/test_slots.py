@@ -151,6 +151,7 @@ def test_equal_routes_change_nothing() -> None:
     ("routes", "said"),
     [
         ({"m": Route((ONE, TWO))}, "room for 1"),
+        ({"sequences": Route((ONE, TWO))}, "one server serves it"),
         ({"m": Route(())}, "needs a server"),
         ({"a b": Route((ONE,))}, "cannot be routed"),
         ({"": Route((ONE,))}, "cannot be routed"),
@@ -160,7 +161,7 @@ def test_equal_routes_change_nothing() -> None:
 )
 def test_what_cannot_be_routed_is_refused(routes: Routes, said: str) -> None:
     with pytest.raises(GatewayError, match=said):
-        assign(SlotTable.empty(2, 1), routes)
+        assign(SlotTable.empty(2, 1), routes, {"sequences": Traits(sequence_idle_us=5)})
 
 
 def test_restating_deletes_what_no_slot_has_and_adds_what_one_has() -> None:
@@ -243,11 +244,6 @@ def test_a_redirected_partition_moves_to_another_gate_as_a_whole() -> None:
     table = assign(SlotTable.empty(6, 2), {"short": AT_ONE, "long": AT_ONE}).table
     table = assign(table, {"short": AT_TWO, "long": AT_TWO}).table
     assert slots.gates(table, ORDER) == {"short": 2, "long": 2}
-
-
-def test_an_endpoint_with_sequences_has_one_server() -> None:
-    with pytest.raises(GatewayError, match="sequences"):
-        assign(SlotTable.empty(2, 2), {"m": Route((ONE, TWO), THREE)}, {"m": Traits(sequence_idle_us=5)})
 
 
 def test_an_endpoint_with_sequences_or_without_an_order_has_no_gate() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import resource
 import socket
@@ -8,30 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from build import gateway_settings
 from certificates import Authority
 
 from controlplane.domain.errors import GatewayError, InputError
 from controlplane.domain.fleet import AccessConfig, Backend, GatewayConfig, Route
-from controlplane.files.gateway import GatewaySettings, write_settings
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import startup, store
 from controlplane.gateway.haproxy import HaproxyGateway
-from controlplane.gateway.listeners import Listeners
+from controlplane.gateway.processes import Listeners
 from controlplane.gateway.running import Unreachable
 from controlplane.gateway.slots import Phase, SlotTable, assign
 from controlplane.gateway.startup import Startup
 
 ONE = Backend("one", "127.0.0.1", 9000, 9001)
 TWO = Backend("two", "127.0.0.1", 9010, 9011)
-SETTINGS = GatewaySettings(
-    host="127.0.0.1",
-    http_port=8000,
-    grpc_port=8001,
-    metrics_port=8002,
-    slots=4,
-    members=2,
-    haproxy="/usr/sbin/haproxy",
-)
+SETTINGS = gateway_settings()
 
 
 def test_a_table_comes_back_as_it_was_saved(tmp_path: Path) -> None:
@@ -58,20 +49,6 @@ def test_more_slots_are_added_to_the_table_on_disk(tmp_path: Path) -> None:
     assert store.fingerprint(places, more) in text
     assert store.fingerprint(places, more) != store.fingerprint(places, SETTINGS)
     assert "backend h_8\n" in text
-
-
-def test_keys_of_a_newer_minor_version_are_left_out(tmp_path: Path) -> None:
-    places = GatewayPaths.of(tmp_path)
-    table = assign(SlotTable.empty(4, 2), {"m": Route((ONE,))}).table
-    store.save(places, 7, table)
-    write_settings(places.settings, SETTINGS)
-    for path in (places.slots, places.settings):
-        content = json.loads(path.read_text())
-        content["newer"] = 1
-        if path == places.slots:
-            content["slots"][0]["newer"] = 1
-        path.write_text(json.dumps(content))
-    assert store.load(places, store.settings_of(places)) == (7, table)
 
 
 def test_no_file_is_an_empty_table_and_a_broken_one_is_named(tmp_path: Path) -> None:
@@ -145,8 +122,7 @@ def test_a_path_that_haproxy_cannot_read_is_refused_before_anything_starts(
 def test_a_certificate_that_haproxy_did_not_take_is_loaded_again(tmp_path: Path) -> None:
     signed = Authority(tmp_path).sign("gateway")
     protection = AccessConfig(certificate=str(signed.certificate), key=str(signed.key))
-    ports = {"http_port": 1, "grpc_port": 2, "metrics_port": 3}
-    settings = GatewaySettings(host="", **ports, slots=2, members=8, haproxy="", protection=protection)
+    settings = replace(SETTINGS, protection=protection)
     places = GatewayPaths.of(tmp_path)
     loaded: list[bytes] = []
 

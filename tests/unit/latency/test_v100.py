@@ -36,7 +36,7 @@ def test_pairs_of_batch_sizes_it_has_not_seen() -> None:
 
 @pytest.mark.parametrize("model", ["alexnet", "resnet50", "vgg19", "ssd"])
 def test_a_model_measured_at_eleven_points(model: str) -> None:
-    points = execution_points(catalogue.profiles("v100")[model])
+    points = execution_points(catalogue.profiles("v100")[model].points)
     known = zip(points.percent.tolist(), points.batch.tolist(), strict=True)
     kept = np.array([(p, int(b)) in ELEVEN for p, b in known])
     fitted = points.take(np.flatnonzero(kept))

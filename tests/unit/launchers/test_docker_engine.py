@@ -115,18 +115,25 @@ def downloading(layer: str, current: int, total: int) -> dict[str, Any]:
     return {"status": "Downloading", "id": layer, "progressDetail": {"current": current, "total": total}}
 
 
-def test_a_rootless_engine_is_refused_before_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rootless = SimpleNamespace(
-        info=lambda: {"SecurityOptions": ["name=seccomp,profile=builtin", "name=rootless"]},
-        version=lambda: {"Version": "27"},
+@pytest.fixture
+def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: dict[str, Any]) -> DockerLauncher:
+    """On an engine that says this of itself, by Docker's API; no engine here has a GPU."""
+    fake = SimpleNamespace(
+        info=lambda: {"CpuCfsQuota": True, **told},
+        version=lambda: {"Version": "28"},
         images=SimpleNamespace(get=lambda _: None),
     )
-    launcher = DockerLauncher(tmp_path)
-    monkeypatch.setattr(launcher, "_connected", lambda: contextlib.nullcontext(rootless))
+    made = DockerLauncher(tmp_path)
+    monkeypatch.setattr(made, "_connected", lambda: contextlib.nullcontext(fake))
+    return made
+
+
+@pytest.mark.parametrize("told", [{"SecurityOptions": ["name=seccomp,profile=builtin", "name=rootless"]}])
+def test_a_rootless_engine_is_refused_before_a_start(launcher: DockerLauncher) -> None:
     with pytest.raises(EngineError, match="rootless"):
         launcher.command(build.spec())
-    (told,) = launcher.capabilities()
-    assert (told.name, told.available) == ("docker", False)
+    (line,) = launcher.capabilities()
+    assert (line.name, line.available) == ("docker", False)
 
 
 @pytest.mark.parametrize(
@@ -138,17 +145,7 @@ def test_a_rootless_engine_is_refused_before_a_start(tmp_path: Path, monkeypatch
         ({"DiscoveredDevices": [{"Source": "cdi", "ID": "vendor.com/net=0"}]}, False),
     ],
 )
-def test_gpus_need_a_runtime_of_nvidia_or_a_cdi_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: dict[str, Any], available: bool
-) -> None:
-    """What an engine says of itself, by Docker's API; no engine here has a GPU."""
-    fake = SimpleNamespace(
-        info=lambda: {"CpuCfsQuota": True, **told},
-        version=lambda: {"Version": "28"},
-        images=SimpleNamespace(get=lambda _: None),
-    )
-    launcher = DockerLauncher(tmp_path)
-    monkeypatch.setattr(launcher, "_connected", lambda: contextlib.nullcontext(fake))
+def test_gpus_need_a_runtime_of_nvidia_or_a_cdi_device(launcher: DockerLauncher, available: bool) -> None:
     (found,) = (one for one in launcher.capabilities() if one.name == "docker gpus")
     assert found.available is available
 

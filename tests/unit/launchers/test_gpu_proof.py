@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import build
 import pytest
 from background import running
-from fake_mps import fake_daemons
 from fake_nvml import FakeGpu, FakeNvml
 
 from controlplane.domain.errors import InputError
@@ -22,17 +20,6 @@ from launchers.gpu.proof import GpuClients, Held
 from launchers.process import ProcessLauncher
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
-
-
-@pytest.fixture
-def nvml() -> FakeNvml:
-    return FakeNvml(FakeGpu(UUID))
-
-
-@pytest.fixture
-def daemons(tmp_path: Path, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> Iterator[MpsDaemons]:
-    with fake_daemons(tmp_path / "mps", nvml, monkeypatch) as made:
-        yield made
 
 
 @pytest.mark.parametrize(

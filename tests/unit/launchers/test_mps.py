@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import build
 import pytest
-from fake_mps import fake_daemons
 from fake_nvml import FakeGpu, FakeNvml, NVMLError, NVMLError_LibraryNotFound
 
 from controlplane.domain.device import DeviceReading
@@ -34,10 +32,8 @@ def share(partition: str, percent: float, *, gpu: str = UUID, **more: Any) -> Se
 
 
 @pytest.fixture
-def daemons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MpsDaemons]:
-    nvml = FakeNvml(FakeGpu(OTHER, mig=1), FakeGpu(UUID, mig=0, compute={1: 1024, os.getpid(): 2048}))
-    with fake_daemons(tmp_path / "mps", nvml, monkeypatch) as made:
-        yield made
+def nvml() -> FakeNvml:
+    return FakeNvml(FakeGpu(OTHER, mig=1), FakeGpu(UUID, mig=0, compute={1: 1024, os.getpid(): 2048}))
 
 
 def pipes_of(tmp_path: Path) -> Path:
@@ -119,27 +115,32 @@ def test_a_daemon_of_another_gpu(
         daemons.client(spec(OTHER), start=True)
 
 
-def test_a_full_daemon(daemons: MpsDaemons, tmp_path: Path) -> None:
-    daemons.client(spec(), start=True)
-    (pipes_of(tmp_path) / "clients").write_text("\n".join(map(str, range(48))) + "\n")
-    with pytest.raises(EngineError, match="48 MPS clients already"):
-        daemons.client(spec(), start=True)
-
-
-def test_a_daemon_that_hangs(daemons: MpsDaemons, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    daemons.client(spec(), start=True)
-    (pipes_of(tmp_path) / "deaf").write_text("")
-    with monkeypatch.context() as patch:  # it answers again when it is ended
-        patch.setattr(control, "ANSWER_S", 0.2)
-        with pytest.raises(LaunchTimeout, match="clients of two users wait for each other"):
-            daemons.client(spec(), start=True)
-
-
-def test_a_daemon_that_does_not_start(daemons: MpsDaemons, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "text", "error", "says"),
+    [
+        ("clients", "\n".join(map(str, range(48))), EngineError, "48 MPS clients already"),
+        ("deaf", "", LaunchTimeout, "clients of two users wait for each other"),
+        ("broken", "", EngineError, "did not start: MPS control daemon: no device"),
+    ],
+)
+def test_a_daemon_that_is_full_hangs_or_does_not_start(
+    daemons: MpsDaemons,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    file: str,
+    text: str,
+    error: type[EngineError],
+    says: str,
+) -> None:
     pipes_of(tmp_path).mkdir(parents=True)
-    (pipes_of(tmp_path) / "broken").write_text("")
-    with pytest.raises(EngineError, match="did not start: MPS control daemon: no device"):
+    if file != "broken":
         daemons.client(spec(), start=True)
+    (pipes_of(tmp_path) / file).write_text(f"{text}\n")
+    with monkeypatch.context() as patch:  # it answers again when it is ended
+        if file == "deaf":
+            patch.setattr(control, "ANSWER_S", 0.2)
+        with pytest.raises(error, match=says):
+            daemons.client(spec(), start=True)
 
 
 def test_gpus_that_cannot_be_shared(daemons: MpsDaemons) -> None:

@@ -34,6 +34,12 @@ class Kernel:
             (task / "schedstat").write_text(f"{int(run_s * 1e9)} {int(wait_s * 1e9)} 5\n")
 
 
+def read(reader: QuotaCounters) -> QuotaUse:
+    found = reader.read(7)
+    assert found is not None
+    return found
+
+
 @pytest.fixture
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     monkeypatch.setattr(module, "mount_points", lambda *_: [tmp_path])
@@ -43,12 +49,10 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
 def test_the_busiest_thread_speaks_for_its_server(kernel: Kernel) -> None:
     reader = QuotaCounters(kernel.root, lambda: kernel.now_s)
     kernel.write("throttled_usec 500000", t7_7=(0.5, 0.1), t7_8=(0.1, 0.0), t9_9=(2.0, 3.0))
-    before = reader.read(7)
+    before = read(reader)
     assert before == QuotaUse(9, 2.0, 3.0, 0.5, 5)
     kernel.write("throttled_usec 900000", t9_9=(2.5, 3.5))
-    after = reader.read(7)
-    assert after is not None
-    delays = after.since(before)
+    delays = read(reader).since(before)
     assert delays is not None
     assert (delays.starved, delays.throttled) == pytest.approx((0.1, 0.4))
 
@@ -61,12 +65,10 @@ def test_version_1_counts_nanoseconds(kernel: Kernel) -> None:
 def test_the_thread_that_ran_most_since_the_search_before_takes_over(kernel: Kernel) -> None:
     reader = QuotaCounters(kernel.root, lambda: kernel.now_s)
     kernel.write("throttled_usec 0", t7_7=(9.0, 0.0), t9_9=(1.0, 0.0))  # Triton has just started
-    first = reader.read(7)
+    first = read(reader)
     kernel.now_s += SEARCH_S + 1.0
     kernel.write("throttled_usec 0", t7_7=(9.1, 0.0), t9_9=(3.0, 0.0))
-    second = reader.read(7)
-    assert first is not None
-    assert second is not None
+    second = read(reader)
     assert (first.thread, second.thread) == (7, 9)
     assert second.since(first) is None
 
@@ -74,17 +76,14 @@ def test_the_thread_that_ran_most_since_the_search_before_takes_over(kernel: Ker
 def test_a_thread_that_stays_the_busiest_is_searched_less_and_less_often(kernel: Kernel) -> None:
     reader = QuotaCounters(kernel.root, lambda: kernel.now_s)
     kernel.write("throttled_usec 0", t7_7=(9.0, 0.0), t9_9=(1.0, 0.0))
-    reader.read(7)
+    read(reader)
     kernel.now_s += SEARCH_S + 1.0
-    reader.read(7)
+    read(reader)
     kernel.write("throttled_usec 0", t7_7=(9.0, 0.0), t9_9=(8.0, 0.0))
     kernel.now_s += SEARCH_S + 1.0
-    early = reader.read(7)
+    early = read(reader)
     kernel.now_s += SEARCH_S
-    late = reader.read(7)
-    assert early is not None
-    assert late is not None
-    assert (early.thread, late.thread) == (7, 9)
+    assert (early.thread, read(reader).thread) == (7, 9)
 
 
 def test_a_thread_that_sleeps_while_its_group_runs_is_soon_replaced(kernel: Kernel) -> None:
@@ -95,9 +94,7 @@ def test_a_thread_that_sleeps_while_its_group_runs_is_soon_replaced(kernel: Kern
         ran_s[7 if second < 100 else 9] += 0.5  # the load moves to another model
         used_us = int(sum(ran_s.values()) * 1e6)
         kernel.write(f"usage_usec {used_us}\nthrottled_usec 0", t7_7=(ran_s[7], 0.0), t9_9=(ran_s[9], 0.0))
-        use = reader.read(7)
-        assert use is not None
-        threads.append(use.thread)
+        threads.append(read(reader).thread)
         kernel.now_s += 1.0
     assert threads == [7] * 103 + [9] * 17
 

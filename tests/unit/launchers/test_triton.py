@@ -96,14 +96,28 @@ def test_the_users_own_options_come_last() -> None:
     assert line_of(replace(SPEC, options=ServerOptions(("--log-verbose=1",))))[-1] == "--log-verbose=1"
 
 
-def test_a_server_that_completes_loads_no_model_by_itself() -> None:
-    line = line_of(replace(SPEC, reloads=True, completes=True))
-    assert "--model-control-mode=explicit" in line
-    assert not {"--load-model=*", "--disable-auto-complete-config"} & set(line)
+@pytest.mark.parametrize(
+    ("spec", "gpu", "more", "less"),
+    [
+        (
+            replace(SPEC, reloads=True, completes=True),
+            False,
+            {"--model-control-mode=explicit"},
+            {"--model-control-mode=none", "--disable-auto-complete-config"},
+        ),
+        (SPEC, True, set(), {"--pinned-memory-pool-byte-size=0"}),
+        (replace(SPEC, turns=True), False, {"--rate-limit=execution_count"}, set()),
+    ],
+    ids=["completes", "on a GPU", "turns"],
+)
+def test_what_a_server_has_more_and_less_in_its_line(
+    spec: ServerSpec, gpu: bool, more: set[str], less: set[str]
+) -> None:
+    def options(line: list[str]) -> set[str]:
+        return {option for option in line if "restricted" not in option}
 
-
-def test_a_gpu_needs_pinned_memory() -> None:
-    assert not any("pinned" in argument for argument in line_of(SPEC, gpu=True))
+    plain, found = options(line_of(SPEC)), options(line_of(spec, gpu=gpu))
+    assert (found - plain, plain - found) == (more, less)
 
 
 def test_only_a_server_that_reloads_has_a_key_and_only_over_http() -> None:
@@ -125,8 +139,3 @@ def test_only_a_server_that_reloads_has_a_key_and_only_over_http() -> None:
     assert program.new_reload_key(replace(SPEC, reloads=True)) != program.new_reload_key(
         replace(SPEC, reloads=True)
     )
-
-
-def test_only_a_server_whose_models_take_turns_limits_executions() -> None:
-    assert "--rate-limit=execution_count" in line_of(replace(SPEC, turns=True))
-    assert "--rate-limit=execution_count" not in line_of(SPEC)

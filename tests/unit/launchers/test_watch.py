@@ -6,14 +6,12 @@ NVML and MPS are fakes: nothing ran on a GPU.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Collection, Iterator
-from pathlib import Path
+from collections.abc import Collection
 from typing import Any
 
 import build
 import pytest
-from fake_mps import fake_daemons
-from fake_nvml import FakeGpu, FakeNvml
+from fake_nvml import FakeNvml
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Server
@@ -44,17 +42,6 @@ class Source:
 
     def close(self) -> None:
         self.left = []
-
-
-@pytest.fixture
-def nvml() -> FakeNvml:
-    return FakeNvml(FakeGpu(ONE), FakeGpu(TWO))
-
-
-@pytest.fixture
-def daemons(tmp_path: Path, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> Iterator[MpsDaemons]:
-    with fake_daemons(tmp_path / "mps", nvml, monkeypatch) as made:
-        yield made
 
 
 def test_an_end_is_reported_once_and_nothing_of_the_server_after_it() -> None:

@@ -121,7 +121,6 @@ def _unregistering(method: str, region: Region) -> bytes:
 
 
 def _as_over_http(request: Any) -> Mapping[str, object]:
-    """Return a registration in the form that HTTP has for it."""
     if isinstance(request, service_pb2.SystemSharedMemoryRegisterRequest):
         return {"key": request.key, "offset": request.offset, "byte_size": request.byte_size}
     handle = {"b64": base64.b64encode(request.raw_handle).decode()}

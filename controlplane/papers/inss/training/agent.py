@@ -103,7 +103,7 @@ class Losses(NamedTuple):
 
 
 class Agent(nn.Module):
-    """Actor, twin critics with their slow copies, temperature, and an optimiser for each."""
+    """Actor, twin critics with their slow copies, and temperature."""
 
     def __init__(self, settings: SacSettings) -> None:
         super().__init__()
@@ -114,13 +114,9 @@ class Agent(nn.Module):
         self._targets.load_state_dict(self._critics.state_dict())
         self._targets.requires_grad_(False)
         self._log_temperature = nn.Parameter(torch.tensor(float(settings.temperature)).log())
-        trained = self.actor.parameters(), self._critics.parameters(), [self._log_temperature]
-        self._optimisers = [torch.optim.Adam(own, lr=settings.learning_rate) for own in trained]
-
-    @property
-    def temperature(self) -> float:
-        """Alpha."""
-        return self._log_temperature.exp().item()
+        # Each loss has gradients for its own part alone, so one optimiser makes the steps of all.
+        trained = *self.actor.parameters(), *self._critics.parameters(), self._log_temperature
+        self._optimiser = torch.optim.Adam(trained, lr=settings.learning_rate)
 
     @torch.no_grad()
     def act(self, seen: TensorObservation, generator: torch.Generator) -> Tensor:
@@ -129,63 +125,49 @@ class Agent(nn.Module):
         return torch.multinomial(policy, 1, generator=generator).squeeze(1)
 
     def update(self, steps: Transitions, progress: float) -> Losses:
-        """Make a step of each optimiser; `progress` in [0, 1] sets the target of the entropy."""
+        """Make one step; `progress` in [0, 1] sets the target of the entropy."""
+        settings, state = self._settings, steps.state
         alpha = self._log_temperature.exp().detach()
-        goal = self._goal(steps, alpha)
-        actor_steps, critic_steps, temperature_steps = self._optimisers
-        chosen = steps.action.unsqueeze(1)
-        values = [c(steps.state) for c in self._critics]
-        critic_loss = torch.stack(
-            [0.5 * mse_loss(v.gather(1, chosen).squeeze(1), goal) for v in values]
-        ).sum()
-        _step(critic_steps, critic_loss)
+        with torch.no_grad():
+            log_next = log_policy(self.actor(steps.next_state), steps.next_state.valid)
+            next_value = torch.minimum(*(target(steps.next_state) for target in self._targets))
+            soft = _expected(log_next.exp(), next_value - alpha * log_next)
+            goal = steps.reward + settings.discount * (1.0 - steps.last) * soft
+        values = [critic(state) for critic in self._critics]
+        chosen = (v.gather(1, steps.action.unsqueeze(1)).squeeze(1) for v in values)
+        critic_loss = torch.stack([0.5 * mse_loss(v, goal) for v in chosen]).sum()
 
-        log_pi = log_policy(self.actor(steps.state), steps.state.valid)
+        log_pi = log_policy(self.actor(state), state.valid)
         pi = log_pi.exp()
-        value = torch.minimum(*values).detach()
         entropy = -_expected(pi, log_pi)
-        actor_loss = (-alpha * entropy - _expected(pi, value)).mean()
-        _step(actor_steps, actor_loss)
+        actor_loss = (-alpha * entropy - _expected(pi, torch.minimum(*values).detach())).mean()
 
-        first, last = self._settings.entropy_ratio
-        wanted = (first + progress * (last - first)) * steps.state.valid.sum(dim=1).float().log()
-        excess = (entropy.detach() - wanted).mean()
-        _step(temperature_steps, self._log_temperature.exp() * excess)
-        self._follow()
-        return Losses(critic_loss.item(), actor_loss.item(), self.temperature, entropy.mean().item())
+        first, last = settings.entropy_ratio
+        wanted = (first + progress * (last - first)) * state.valid.sum(dim=1).float().log()
+        temperature_loss = self._log_temperature.exp() * (entropy.detach() - wanted).mean()
+
+        self._optimiser.zero_grad(set_to_none=True)
+        (critic_loss + actor_loss + temperature_loss).backward()  # type: ignore[no-untyped-call]
+        self._optimiser.step()
+        with torch.no_grad():
+            for slow, fast in zip(self._targets.parameters(), self._critics.parameters(), strict=True):
+                slow.lerp_(fast, settings.soft_update)
+        temperature = self._log_temperature.exp().item()
+        return Losses(critic_loss.item(), actor_loss.item(), temperature, entropy.mean().item())
 
     def state(self) -> dict[str, Any]:
         """Return the whole state, for a checkpoint."""
-        return {"networks": self.state_dict(), "optimisers": [o.state_dict() for o in self._optimisers]}
+        return {"networks": self.state_dict(), "optimiser": self._optimiser.state_dict()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a `state` of an agent with the same settings."""
         self.load_state_dict(state["networks"])
-        for optimiser, kept in zip(self._optimisers, state["optimisers"], strict=True):
-            optimiser.load_state_dict(kept)
-
-    @torch.no_grad()
-    def _goal(self, steps: Transitions, alpha: Tensor) -> Tensor:
-        log_pi = log_policy(self.actor(steps.next_state), steps.next_state.valid)
-        value = torch.minimum(*(t(steps.next_state) for t in self._targets))
-        soft = _expected(log_pi.exp(), value - alpha * log_pi)
-        return steps.reward + self._settings.discount * (1.0 - steps.last) * soft
-
-    @torch.no_grad()
-    def _follow(self) -> None:
-        for slow, fast in zip(self._targets.parameters(), self._critics.parameters(), strict=True):
-            slow.lerp_(fast, self._settings.soft_update)
+        self._optimiser.load_state_dict(state["optimiser"])
 
 
 def _expected(pi: Tensor, value: Tensor) -> Tensor:
     """Return the mean over actions; a masked one's probability is 0, its value finite."""
     return (pi * value).sum(dim=1)
-
-
-def _step(optimiser: torch.optim.Optimizer, loss: Tensor) -> None:
-    optimiser.zero_grad(set_to_none=True)
-    loss.backward()  # type: ignore[no-untyped-call]
-    optimiser.step()
 
 
 class Replay:
@@ -209,29 +191,28 @@ class Replay:
 
     def push(self, seen: list[Observation], actions: list[IntArray], rewards: list[FloatArray]) -> None:
         """Add an episode of every lane: step t's observation, action and reward, of shape (lanes, ...)."""
-        capacity = len(self._rows["action"])
+        rows, capacity = self._rows, len(self._rows["action"])
         if len(seen) * self._lanes > capacity:
             raise ValueError(f"{capacity} rows cannot hold {len(seen)} steps of {self._lanes} episodes")
         for t, (state, action, reward) in enumerate(zip(seen, actions, rewards, strict=True)):
-            rows = (self._at + np.arange(self._lanes)) % capacity
-            width = state.valid.shape[1]
-            self._rows["actions"][rows, :width] = torch.from_numpy(state.actions)
-            self._rows["valid"][rows] = False
-            self._rows["valid"][rows, :width] = torch.from_numpy(state.valid)
-            self._rows["action"][rows] = torch.from_numpy(action)
-            self._rows["reward"][rows] = torch.from_numpy(reward).float()
-            self._rows["last"][rows] = float(t == len(seen) - 1)
+            at, width = (self._at + np.arange(self._lanes)) % capacity, state.valid.shape[1]
+            rows["actions"][at, :width] = torch.from_numpy(state.actions)
+            rows["valid"][at] = False
+            rows["valid"][at, :width] = torch.from_numpy(state.valid)
+            rows["action"][at] = torch.from_numpy(action)
+            rows["reward"][at] = torch.from_numpy(reward).float()
+            rows["last"][at] = float(t == len(seen) - 1)
             self._at = (self._at + self._lanes) % capacity
             self.size = min(self.size + self._lanes, capacity)
 
     def sample(self, rng: np.random.Generator, count: int) -> Transitions:
         """Draw `count` steps uniformly, with replacement."""
-        rows = torch.from_numpy(rng.integers(self.size, size=count))
-        last_of = self._rows["last"]
-        last = last_of[rows]
-        after = torch.where(last > 0, rows, (rows + self._lanes) % len(last_of))
-        action, reward = self._rows["action"][rows], self._rows["reward"][rows]
-        return Transitions(self._state(rows), action, reward, self._state(after), last)
+        rows = self._rows
+        at = torch.from_numpy(rng.integers(self.size, size=count))
+        last = rows["last"][at]
+        after = torch.where(last > 0, at, (at + self._lanes) % len(rows["last"]))
+        state, next_state = (TensorObservation(rows["actions"][n], rows["valid"][n]) for n in (at, after))
+        return Transitions(state, rows["action"][at], rows["reward"][at], next_state, last)
 
     def state(self) -> dict[str, object]:
         """Return the whole state, for a checkpoint."""
@@ -243,6 +224,3 @@ class Replay:
         self._at, self.size = state["at"], state["size"]
         for name, kept in state["rows"].items():
             self._rows[name][: self.size] = kept
-
-    def _state(self, rows: Tensor) -> TensorObservation:
-        return TensorObservation(self._rows["actions"][rows], self._rows["valid"][rows])

@@ -9,7 +9,7 @@ placed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
@@ -59,7 +59,7 @@ class Around:
         rates = usual * rng.uniform(*RATE_SPREAD, size=shape)
         seconds = rng.uniform(0.0, MOST_BACKLOG_S, size=shape) * (rng.random((self.lanes, 1)) < 0.5)
         problem = Problem(
-            base.surfaces,
+            base.tables,
             base.model[pick],
             rates,
             base.slos_ms[pick] * rng.uniform(*SLO_SPREAD, size=shape),
@@ -68,7 +68,7 @@ class Around:
             base.memory_mb[gpus],
             base.model_memory_mb[pick],
         )
-        earlier = replace(problem, rates_rps=usual * rng.uniform(*RATE_SPREAD, size=shape))
+        earlier = problem._replace(rates_rps=usual * rng.uniform(*RATE_SPREAD, size=shape))
         gpu, units = greedy(earlier)
         new = rng.random((self.lanes, 1)) >= KNOWN_BEFORE
         return problem, running(np.where(new, REJECTED, gpu), np.where(new, 0, units))
@@ -142,11 +142,11 @@ def taught(problem: Problem, before: Previous, rounds: int, seed: int, clock: Cl
             clock,
             seed=seed + e,
             rounds=rounds,
-            previous=replace(before, gpu=before.gpu[e], units=np.maximum(before.units[e], 1)),
+            previous=before._replace(gpu=before.gpu[e], units=np.maximum(before.units[e], 1)),
         )
         for e in range(len(problem.model))
     ]
     gpu, units = np.stack([f.gpu for f in found]), np.stack([f.units for f in found])
     late = goodput(problem, gpu, units).violated
-    chosen: IntArray = np.where(late, 0, gpu * problem.surfaces.percent.shape[1] + units)
+    chosen: IntArray = np.where(late, 0, gpu * problem.tables.percent.shape[1] + units)
     return chosen

@@ -20,7 +20,7 @@ import torch
 from controlplane.domain.errors import InputError
 from controlplane.papers.inss.policy import Weights, rollout, written
 from controlplane.papers.inss.problem import REJECTED, Previous, Problem, goodput, value
-from controlplane.papers.inss.strategy import problem_of
+from controlplane.papers.inss.strategy import known_of, problem_of, tables_of
 from controlplane.papers.inss.training.agent import (
     Agent,
     Losses,
@@ -33,7 +33,7 @@ from controlplane.papers.inss.training.episodes import Around, Plays, Reward, ta
 from controlplane.planning.protocol import PlanRequest
 from controlplane.ports import Clock, Progress
 
-_FORMAT = 2
+_FORMAT = 3
 """Of a checkpoint: another version's is refused."""
 REWARDS: Mapping[str, Reward] = {kind.value: kind for kind in Reward}
 
@@ -117,7 +117,8 @@ def train_on(
     clock: Clock,
 ) -> tuple[Trained, list[tuple[int, int]]]:
     """Train on problems like a request's, of at most so many models; return the sizes too."""
-    base = problem_of(request)
+    known, _ = known_of(request)
+    base = problem_of(request, known, *tables_of(request, known))
     sizes = sizes_up_to(min(most_models or len(base.model), len(base.model)), len(base.type_of))
     return train(base, sizes, settings, checkpoint=checkpoint, progress=progress, clock=clock), sizes
 
@@ -169,7 +170,7 @@ class _Run:
         self._plays = [Plays(Around(base, n, k, settings.lanes), settings.reward) for n, k in sizes]
         each = -(-settings.check_problems // len(sizes))
         self._held_out = [Around(base, n, k, each)(held_out) for n, k in sizes]
-        units = base.surfaces.percent.shape[1]
+        units = base.tables.percent.shape[1]
         actions = 1 + max(k for _, k in sizes) * units
         self._replay = Replay(settings.replay, settings.lanes, actions)
         self._agent = Agent(settings.sac)
@@ -179,7 +180,10 @@ class _Run:
         self.curve: list[Check] = []
         self.best: Weights | None = None
         self._since_best = 0
-        self._identity = f"{_FORMAT} {settings} {list(sizes)} {_digest(base)}"
+        digest = hashlib.sha256()
+        for array in (*base[1:], base.tables.alone_ms):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        self._identity = f"{_FORMAT} {settings} {list(sizes)} {digest.hexdigest()}"
 
     def over(self) -> str | None:
         """Return why training has ended, None while it has not."""
@@ -286,18 +290,3 @@ def _judged(problem: Problem, before: Previous, weights: Weights) -> tuple[float
         float((broken / offered).mean()),
         float(value(problem, outcome).mean()),
     )
-
-
-def _digest(problem: Problem) -> str:
-    digest = hashlib.sha256()
-    for array in (
-        problem.model,
-        problem.rates_rps,
-        problem.slos_ms,
-        problem.type_of,
-        problem.memory_mb,
-        problem.model_memory_mb,
-        problem.surfaces.alone_ms,
-    ):
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()

@@ -50,10 +50,9 @@ def tell(cluster: FakeCluster, server: Server, state: dict[str, Any], **more: An
 
 @contextlib.contextmanager
 def watching(ends: PodEnds | None = None) -> Iterator[PodWatcher]:
-    with contextlib.closing(
-        PodWatcher(ClusterApi(Cluster(), patience_s=0.0), "f", ends or PodEnds())
-    ) as made:
-        yield made
+    watcher = PodWatcher(ClusterApi(Cluster(), patience_s=0.0), "f", ends or PodEnds())
+    with contextlib.closing(watcher):
+        yield watcher
 
 
 def heard(ends: PodWatcher, *servers: Server) -> tuple[News, ...]:
@@ -63,8 +62,7 @@ def heard(ends: PodWatcher, *servers: Server) -> tuple[News, ...]:
 OOM = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
 
 
-def test_ends_are_told_with_their_reasons(serving: tuple[FakeCluster, Serving]) -> None:
-    cluster, _ = serving
+def test_ends_are_told_with_their_reasons(cluster: FakeCluster) -> None:
     one, two, three, other = (add(cluster, name) for name in ("one", "two", "three", "other"))
     with watching() as ends:
         tell(cluster, one, OOM)
@@ -81,8 +79,7 @@ def test_ends_are_told_with_their_reasons(serving: tuple[FakeCluster, Serving]) 
         assert ends.news((one, two, three, other)) == ()
 
 
-def test_a_pod_that_is_deleted_is_ending_before_it_is_gone(serving: tuple[FakeCluster, Serving]) -> None:
-    cluster, _ = serving
+def test_a_pod_that_is_deleted_is_ending_before_it_is_gone(cluster: FakeCluster) -> None:
     one = add(cluster, "one")
     with watching() as ends:
         now = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
@@ -118,8 +115,7 @@ def test_a_forgotten_version_is_listed_again(serving: tuple[FakeCluster, Serving
         assert len(cluster.requests) >= 2, "a watch that was refused, and a list"
 
 
-def test_a_new_server_is_watched_and_a_running_one_is_no_news(serving: tuple[FakeCluster, Serving]) -> None:
-    cluster, _ = serving
+def test_a_new_server_is_watched_and_a_running_one_is_no_news(cluster: FakeCluster) -> None:
     one = add(cluster, "one")
     tell(cluster, one, {"running": {}}, restartCount=3, lastState=OOM)
     with watching() as ends:
@@ -128,8 +124,7 @@ def test_a_new_server_is_watched_and_a_running_one_is_no_news(serving: tuple[Fak
         assert [news.servers for news in heard(ends, one, two)] == [(two.name,)]
 
 
-def test_each_watch_reports_a_restart_in_place_once(serving: tuple[FakeCluster, Serving]) -> None:
-    cluster, _ = serving
+def test_each_watch_reports_a_restart_in_place_once(cluster: FakeCluster) -> None:
     one, two, ends = add(cluster, "one"), add(cluster, "two"), PodEnds()
     with watching(ends):
         pass
@@ -147,8 +142,7 @@ def test_each_watch_reports_a_restart_in_place_once(serving: tuple[FakeCluster, 
         assert [news.servers for news in last.news((one, two))] == [(two.name,)], "the other pod is gone"
 
 
-def test_an_end_is_kept_until_its_server_is_asked_for(serving: tuple[FakeCluster, Serving]) -> None:
-    cluster, _ = serving
+def test_an_end_is_kept_until_its_server_is_asked_for(cluster: FakeCluster) -> None:
     one = add(cluster, "one")
     with watching() as ends:
         two = add(cluster, "two")

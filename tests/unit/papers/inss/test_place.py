@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import inss_instances as instances
 import numpy as np
-from inss_instances import surfaces
+from inss_instances import tables
 from planning import StoppedClock
 
 from controlplane.papers.inss.problem import REJECTED, Problem, fits, goodput, running
@@ -14,7 +14,7 @@ RATES = np.array([200.0, 150.0, 80.0, 200.0, 250.0, 250.0])
 
 
 def problem(rates: np.ndarray) -> Problem:
-    return instances.paper(surfaces(), NAMES, rates, ["rtx2060s", "rtx2060s", "rtx2060", "rtx2060"])
+    return instances.paper(tables(), NAMES, rates, ["rtx2060s", "rtx2060s", "rtx2060", "rtx2060"])
 
 
 def served(asked: Problem, placed: Placed) -> bool:

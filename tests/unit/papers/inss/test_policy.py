@@ -10,7 +10,7 @@ import inss_instances as instances
 import numpy as np
 import pytest
 from inss_brute_force import room
-from inss_instances import base, surfaces
+from inss_instances import base, tables
 
 from controlplane.domain.errors import InputError
 from controlplane.papers.inss.policy import Episodes, Weights, built_in, decide, read, rollout, worth, written
@@ -19,7 +19,7 @@ from controlplane.papers.inss.problem import Problem, fits, goodput, running, ta
 
 def drawn(models: int, gpus: int, count: int, seed: int) -> Problem:
     rng = np.random.default_rng(seed)
-    return Problem.stack([instances.sample(rng, surfaces(), models, gpus, 0.05) for _ in range(count)])
+    return Problem.stack([instances.sample(rng, tables(), models, gpus, 0.05) for _ in range(count)])
 
 
 def test_the_mask_is_what_fits_and_holds() -> None:
@@ -67,7 +67,7 @@ def test_gains_and_losses_are_the_problems_own() -> None:
 
 
 def test_a_decision_fits_is_repeated_and_is_the_best_of_those_drawn() -> None:
-    problem = instances.sample(np.random.default_rng(7), surfaces(), 6, 4)
+    problem = instances.sample(np.random.default_rng(7), tables(), 6, 4)
     gpu, units = decide(problem, built_in(), seed=3)
     again = decide(problem, built_in(), seed=3)
     assert np.array_equal(gpu, again[0])

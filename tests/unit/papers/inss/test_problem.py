@@ -6,7 +6,7 @@ import inss_instances as instances
 import numpy as np
 import pytest
 from inss_brute_force import capacities
-from inss_instances import devices, surfaces
+from inss_instances import devices, tables
 
 from controlplane.latency.protocol import FloatArray, Slots
 from controlplane.papers.inss.problem import REJECTED, Bda, Problem, fits, goodput, taken, value
@@ -29,7 +29,7 @@ def tasks_ms(t: float, batch: int, rate_rps: float, queued: int) -> float:
 
 def drawn(count: int, seed: int, backlog_s: float) -> Problem:
     rng = np.random.default_rng(seed)
-    return Problem.stack([instances.sample(rng, surfaces(), 6, 4, backlog_s) for _ in range(count)])
+    return Problem.stack([instances.sample(rng, tables(), 6, 4, backlog_s) for _ in range(count)])
 
 
 def assigned(problem: Problem, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -42,11 +42,11 @@ def assigned(problem: Problem, seed: int) -> tuple[np.ndarray, np.ndarray]:
 def times_ms(problem: Problem, row: int, gpu: np.ndarray, units: np.ndarray, i: int) -> FloatArray:
     """Batches 1..32 of one model beside its neighbours, by the latency model itself."""
     k = gpu[i]
-    kind = surfaces().types[problem.type_of[row, k]]
+    kind = list(instances.GPUS)[problem.type_of[row, k]]
     latency = devices()[kind].latency
     others = [j for j in range(len(gpu)) if gpu[j] == k and j != i]
-    who = [latency.models.index(surfaces().models[problem.model[row, j]]) for j in (i, *others)]
-    share = [surfaces().percent[problem.type_of[row, k], units[j] - 1] for j in (i, *others)]
+    who = [latency.models.index(list(instances.MODELS)[problem.model[row, j]]) for j in (i, *others)]
+    share = [tables().percent[problem.type_of[row, k], units[j] - 1] for j in (i, *others)]
     batch = np.ones((32, len(who)))
     batch[:, 0] = np.arange(1, 33)
     # Shares add up to more than a GPU here and there: the latency model does not mind.
@@ -98,7 +98,7 @@ def test_enumeration_is_brute_force_on_ten_thousand_cases_and_the_papers_search_
 
 
 def test_a_rejected_model_serves_nothing_and_slows_nobody() -> None:
-    problem = instances.paper(surfaces(), ["alexnet", "resnet50"], [200.0, 200.0], ["rtx2060s"])
+    problem = instances.paper(tables(), ["alexnet", "resnet50"], [200.0, 200.0], ["rtx2060s"])
     both = goodput(problem, np.array([0, 0]), np.array([8, 8]))
     alone = goodput(problem, np.array([0, REJECTED]), np.array([8, 8]))
     assert alone.batch[1] == 0
@@ -109,7 +109,7 @@ def test_a_rejected_model_serves_nothing_and_slows_nobody() -> None:
 
 
 def test_a_queue_that_never_settles_is_no_goodput() -> None:
-    problem = instances.paper(surfaces(), ["vgg16"], [500.0], ["rtx2060s"])
+    problem = instances.paper(tables(), ["vgg16"], [500.0], ["rtx2060s"])
     found = goodput(problem, np.array([0]), np.array([17]))
     assert found.capacity_rps[0] < 500.0
     assert found.violated[0]
@@ -119,7 +119,7 @@ def test_a_queue_that_never_settles_is_no_goodput() -> None:
 
 def test_constraints_are_in_percent_and_count_the_shadows_copy() -> None:
     names, rates = ["alexnet", "resnet50", "vgg16"], [100.0, 100.0, 50.0]
-    problem = instances.paper(surfaces(), names, rates, ["rtx2060s", "rtx2060"])
+    problem = instances.paper(tables(), names, rates, ["rtx2060s", "rtx2060"])
     units = np.array([8, 8, 1])
     # 17 units of 6 % are 102 %.
     assert fits(problem, np.array([0, 0, 1]), units)
@@ -133,7 +133,7 @@ def test_constraints_are_in_percent_and_count_the_shadows_copy() -> None:
 
 def test_without_interference_neighbours_cost_nothing() -> None:
     names, rates = ["alexnet", "vgg16"], [200.0, 50.0]
-    free = instances.paper(surfaces().without_interference(), names, rates, ["rtx2060s"])
+    free = instances.paper(tables().without_interference(), names, rates, ["rtx2060s"])
     both = goodput(free, np.array([0, 0]), np.array([6, 10]))
     alone = goodput(free, np.array([0, REJECTED]), np.array([6, 10]))
     assert both.capacity_rps[0] == alone.capacity_rps[0]

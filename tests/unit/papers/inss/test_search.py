@@ -5,7 +5,7 @@ from itertools import product
 import inss_instances as instances
 import numpy as np
 import pytest
-from inss_instances import surfaces
+from inss_instances import tables
 from planning import StoppedClock
 
 from controlplane.papers.inss.problem import REJECTED, Previous, Problem, fits, goodput, value
@@ -29,7 +29,7 @@ class Ticking:
 
 
 def drawn(n: int, gpus: int, seed: int) -> Problem:
-    return instances.sample(np.random.default_rng(seed), surfaces(), n, gpus)
+    return instances.sample(np.random.default_rng(seed), tables(), n, gpus)
 
 
 def exhaustive(problem: Problem) -> float:
