@@ -80,7 +80,10 @@ def in_cluster(load: Load, around: Surroundings) -> list[Stock]:
     return stocks
 
 
-def test_pods_wait_for_a_node_that_the_plan_needs(load: Load, around: Surroundings) -> None:
+def test_pods_wait_for_a_node_that_the_plan_needs(
+    load: Load, around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "NODES_S", 60.0)
     around.brings, around.away = 1, 2
     stocks = in_cluster(load, around)
     load.run([45] * 30 + [150] * 30)
