@@ -111,7 +111,6 @@ class HostLifecycle(Lifecycle[HostPlace]):
             self._mps.release(server.spec.device, self._processes(server))
 
     def _failure(self, server: Server, problem: str, reason: str, log: str) -> str:
-        """Return the message with what MPS's own log says."""
         found = super()._failure(server, problem, reason, log)
         ended = proof.server_exit(self._mps.pipes(server.spec.device)) if self._on_gpu(server.spec) else None
         return found if ended is None else f"{found}; {ended}"

@@ -171,7 +171,6 @@ class ProcessLauncher(HostLifecycle):
         return replace(server, id=str(pid))
 
     def _start_state(self, server: Server) -> StartState:
-        """Return how far it is: it is ready once it answers."""
         pid = int(server.id)
         try:
             member = process_table.find(pid)
@@ -198,7 +197,6 @@ class ProcessLauncher(HostLifecycle):
             return ""
 
     def _shown(self, server: Server, place: HostPlace) -> str:
-        """Return the command line after its environment variables."""
         home = program.find_home()
         pinned_to = ["taskset", "--cpu-list", str(place.core)] if place.core is not None else []
         variables = (f"{key}={value}" for key, value in _variables(server, home, place).items())
@@ -207,7 +205,6 @@ class ProcessLauncher(HostLifecycle):
         return program.SHELL_BREAK.join(map(shlex.quote, words))
 
     def _change_share(self, server: Server, percent: float) -> None:
-        """Change the quota by the mechanism that enforces it."""
         mechanism = self._mechanisms.get(server.enforced_by or "")
         if mechanism is None:
             raise InputError(f"nothing holds {server.name} to a share", field="percent")

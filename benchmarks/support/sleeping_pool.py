@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 from bare_triton import BareTriton
 from gateway_rig import a_gateway
-from known_service import KnownService
 from open_load import open_loop
 from sleeping_triton import (
     EACH_MS,
@@ -26,15 +25,13 @@ from sleeping_triton import (
     ahead_of_others,
     overhead,
     request,
+    simulated,
     sleeping,
 )
 
 from controlplane.domain.fleet import Backend, Route
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.profiler.load import ClosedLoop, poisson_times
-from controlplane.simulate.arrivals import Trace
-from controlplane.simulate.engine import Settings, simulate
-from controlplane.simulate.network import Conditions, Noise
 
 MODELS = [Served(1, 1, 0), Served(4, 1, 0), Served(8, 1, 0)]
 SERVERS = 3
@@ -84,19 +81,6 @@ def plan_of(model: Served, rate: float, *, apart: bool) -> Plan:
     return Plan("by-hand", Rule.P99, "known", gpus)
 
 
-def simulated(model: Served, more: Overhead, rate: float, due: list[float], seconds: float) -> np.ndarray:
-    """P50 and P99 in ms, as a pool and as one queue; shape (2, 2)."""
-    service_ms = tuple(FIXED_MS + EACH_MS * k + more.occupied_ms for k in range(1, model.batch + 1))
-    truth = {"t4": KnownService({"m": service_ms})}
-    settings = Settings(seconds=seconds, demands={"w": Trace(tuple(due))})
-    conditions = Conditions(noise={("t4", "m"): Noise(more.jitter, more.frontend_ms)})
-    outcomes = [
-        simulate(plan_of(model, rate, apart=apart), truth, settings, conditions).workloads[0]
-        for apart in (True, False)
-    ]
-    return np.array([(o.p50_ms, o.p99_ms) for o in outcomes])
-
-
 def compare(
     pool: Pooled, model: Served, more: Overhead, load: float, seconds: float, seed: int
 ) -> np.ndarray:
@@ -105,7 +89,10 @@ def compare(
     due = poisson_times(rate, seconds, np.random.default_rng(seed))
     seen = open_loop(pool.grpc, request(model.name), due, deadline_s=30.0).latency_ms
     measured = np.quantile(seen, [0.5, 0.99])
-    return np.vstack([measured, simulated(model, more, rate, due, seconds)])
+    outcomes = [
+        simulated(plan_of(model, rate, apart=apart), model, more, due, seconds) for apart in (True, False)
+    ]
+    return np.vstack([measured, *((one.p50_ms, one.p99_ms) for one in outcomes)])
 
 
 def table(seconds: float = 20.0, repeats: int = 3) -> bool:

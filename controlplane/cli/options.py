@@ -70,16 +70,12 @@ NoController = Annotated[
 
 
 class Allowance(StrEnum):
-    """What is refused unless the user allows it."""
+    """What is refused unless the user allows it, as the help of `--allow` says."""
 
     VIOLATIONS = "violations"
-    """A plan that breaks an SLO or a limit."""
     ALL_CORES = "all-cores"
-    """A plan that leaves no core for gateway and clients."""
     OVERCOMMIT = "overcommit"
-    """A plan that takes more of a core than other fleets leave."""
     RENAMES = "renames"
-    """Another name for a workload's endpoint that clients use."""
 
 
 Allow = Annotated[

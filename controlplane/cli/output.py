@@ -139,19 +139,10 @@ def _verbose(ctx: typer.Context, wanted: bool) -> bool:
     if wanted:
         choose(Verbosity.VERBOSE)
     if chosen() is Verbosity.VERBOSE:  # here, or before the verb
-        for line in _defaults(ctx):
-            say(line)
+        for option in ctx.command.params:
+            if isinstance(option.envvar, str) and option.envvar in os.environ:
+                say(f"default {option.name} = {os.environ[option.envvar]!r} from {option.envvar}")
     return wanted
-
-
-def _defaults(ctx: Any) -> list[str]:
-    """Return a line for each default that the environment gives an option of the verb."""
-    variables = [(one.name, one.envvar) for one in ctx.command.params if isinstance(one.envvar, str)]
-    return [
-        f"default {name} = {os.environ[variable]!r} from {variable}"
-        for name, variable in variables
-        if variable in os.environ
-    ]
 
 
 Quiet = Annotated[

@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import BinaryIO
 
 from controlplane.domain.errors import GatewayError, TrisectError, Troubles, is_own_lack
@@ -240,7 +239,12 @@ class Supervisor:
         """Trim logs, and serve a renewed certificate."""
         # A Triton warns of each connection to its sockets, and HAProxy's checks make some a second.
         for log in (*map(self._paths.log, processes.ALL), *self._paths.servers_logs()):
-            _trim(log)
+            with contextlib.suppress(OSError):
+                if log.stat().st_size > _LOG_LIMIT_BYTES:
+                    with contextlib.suppress(OSError):  # a full disk: the room is needed more than the lines
+                        shutil.copyfile(log, log.with_suffix(".log.1"))
+                    # Its process goes on writing to the same file, at its end.
+                    os.truncate(log, 0)
         try:
             settings = store.settings_of(self._paths)
             runtime = RuntimeSocket(self._paths.runtime_socket)
@@ -287,15 +291,6 @@ def ended(code: int | None) -> str:
     return f"ended by signal {-code}" if code < 0 else f"ended with {code}"
 
 
-def _trim(log: Path) -> None:
-    with contextlib.suppress(OSError):
-        if log.stat().st_size > _LOG_LIMIT_BYTES:
-            with contextlib.suppress(OSError):  # a full disk: the room is needed more than the lines
-                shutil.copyfile(log, log.with_suffix(".log.1"))
-            # Its process goes on writing to the same file, at its end.
-            os.truncate(log, 0)
-
-
 def _taken(lock: BinaryIO) -> bool:
     """Whether this process has the lock now. Whoever looks whether it is held has it for a moment too."""
 
@@ -306,14 +301,6 @@ def _taken(lock: BinaryIO) -> bool:
         return False
 
     return wait_until(taken, deadline_s=_LOOKED_AT_S, interval_s=0.01)
-
-
-def _opened(lock: Path) -> BinaryIO:
-    """Open a lock, on a disk that became read-only too."""
-    try:
-        return lock.open("a+b", buffering=0)
-    except OSError:
-        return lock.open("rb", buffering=0)
 
 
 def _write_version(lock: BinaryIO) -> None:
@@ -337,7 +324,11 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: supervisor.stop())
     signal.signal(signal.SIGINT, lambda *_: supervisor.stop())
     signal.signal(signal.SIGHUP, lambda *_: supervisor.renew())
-    with _opened(paths.supervisor_lock) as lock:
+    try:
+        opened = paths.supervisor_lock.open("a+b", buffering=0)
+    except OSError:  # the disk became read-only
+        opened = paths.supervisor_lock.open("rb", buffering=0)
+    with opened as lock:
         if not _taken(lock):
             return 0
         _write_version(lock)

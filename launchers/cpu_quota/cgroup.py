@@ -157,7 +157,6 @@ class Cgroup(Mechanism):
         return [place for place in places if place.is_dir()]  # as far as a container shows them
 
     def _limit(self, folder: Path, percent: float) -> None:
-        """Write the quota and read it back. Raises OSError."""
         quota, period = bandwidth(percent)
         for file, content in self._version.files.items():
             write(folder / file, content.format(quota=quota, period=period))

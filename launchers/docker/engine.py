@@ -217,7 +217,6 @@ class ContainerWatcher:
             self._closing.wait(_AGAIN_S)
 
     def _read(self) -> None:
-        """Read events until the stream ends."""
         with socket.socket(socket.AF_UNIX) as opened:
             with self._lock:
                 if self._closing.is_set():

@@ -364,7 +364,6 @@ def _update(one: Any, **changed: Any) -> None:
 
 
 def _remove_container(one: Any) -> None:
-    """Remove a container and its volumes, running or not, if it still exists."""
     with contextlib.suppress(docker.errors.NotFound):
         try:
             one.remove(force=True, v=True)

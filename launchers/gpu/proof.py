@@ -88,7 +88,7 @@ def way_out(pipes: Path) -> str:
     servers = control.servers(pipes)
     if servers is None:
         return f"no MPS daemon answers in {pipes}: it has ended meanwhile; start the server again"
-    hidden = [pid for pid in servers if process_table.is_hidden(int(pid))]
+    hidden = [pid for pid in servers if process_table.is_there(int(pid)) and not Path("/proc", pid).exists()]
     if hidden:
         return (
             f"/proc hides mps-server {hidden[0]} (hidepid), which may serve another user: look with `ps` as "

@@ -118,7 +118,11 @@ def server_processes(tritons: Mapping[int, str]) -> tuple[ServerProcess, ...]:
     servers = {process.pid: process.server for process in found}
     for pid in pids() if found else ():
         up = parent(pid)
-        if up in servers and _is_stub(pid):
+        if up not in servers:
+            continue
+        # A dead model's process has no command line.
+        name = (read_allowed(f"/proc/{pid}/comm") or b"").decode(errors="replace").rstrip("\n")
+        if name == _STUB[:15] or Path(_command(pid)[0]).name == _STUB:
             found.append(ServerProcess(pid, servers[up], up))
     return tuple(found)
 
@@ -300,11 +304,6 @@ def is_there(pid: int) -> bool:
     return True
 
 
-def is_hidden(pid: int) -> bool:
-    """Return whether /proc hides a process that is there."""
-    return is_there(pid) and not os.path.exists(f"/proc/{pid}")
-
-
 def read_allowed(path: str) -> bytes | None:
     """Return the same; None also where this user may not read it."""
     with contextlib.suppress(Denied):
@@ -334,12 +333,6 @@ def _stat(pid: int) -> list[str] | None:
 def _command(pid: int) -> list[str]:
     """Return a process's command line; empty words where it is gone, or not this user's to read."""
     return (read_allowed(f"/proc/{pid}/cmdline") or b"").decode(errors="replace").split("\0")
-
-
-def _is_stub(pid: int) -> bool:
-    """Whether this is a model's process, dead or alive: a dead one has no command line."""
-    name = (read_allowed(f"/proc/{pid}/comm") or b"").decode(errors="replace").rstrip("\n")
-    return name == _STUB[:15] or Path(_command(pid)[0]).name == _STUB
 
 
 def _field(text: bytes | None, field: bytes) -> list[bytes]:

@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import httpx2
@@ -27,7 +28,6 @@ from lightkube.types import PatchType
 from controlplane.domain.errors import EngineError, InputError, NotNow
 from controlplane.domain.fleet import Cluster
 from launchers.kubernetes import names
-from launchers.kubernetes.permissions import missing_rule
 
 ANSWER = httpx2.Timeout(10.0, connect=3.0)
 PATIENCE_S = 20.0
@@ -36,7 +36,36 @@ _PAUSE_S = 0.5
 Kind = TypeVar("Kind", bound=NamespacedResource | GlobalResource)
 Result = TypeVar("Result")
 
+_DENIED = re.compile(
+    r'User "(?P<user>[^"]*)" cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)" in API group '
+    r'"(?P<group>[^"]*)"(?: in the namespace "(?P<namespace>[^"]+)")?'
+)
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class RoleRule:
+    """A rule of a Role, or with `cluster_wide` of a ClusterRole. `resource` may name a subresource."""
+
+    group: str
+    resource: str
+    verbs: tuple[str, ...]
+    cluster_wide: bool = False
+
+    def __str__(self) -> str:
+        verbs = ", ".join(self.verbs)
+        return f'{{apiGroups: ["{self.group}"], resources: ["{self.resource}"], verbs: [{verbs}]}}'
+
+
+RULES = (
+    RoleRule("", "pods", ("get", "list", "watch", "create", "delete")),
+    RoleRule("", "pods/resize", ("patch",)),
+    RoleRule("", "pods/log", ("get",)),
+    RoleRule("", "configmaps", ("list", "create", "delete")),
+    RoleRule("policy", "poddisruptionbudgets", ("create", "patch", "delete")),
+    RoleRule("", "nodes", ("get", "list"), cluster_wide=True),
+)
+"""What every fleet needs."""
 
 
 class Conflict(EngineError):
@@ -220,7 +249,7 @@ def _of_status(error: httpx2.HTTPStatusError, server: str) -> EngineError:
                 "expired; log in to the cluster again"
             )
         case 403:
-            return EngineError(missing_rule(said) or f"Kubernetes refuses: {said}")
+            return EngineError(_missing_rule(said) or f"Kubernetes refuses: {said}")
         case 404:
             return Gone(f"Kubernetes: {said}")
         case 409:
@@ -231,6 +260,18 @@ def _of_status(error: httpx2.HTTPStatusError, server: str) -> EngineError:
             return _Again(f"the API server at {server} is busy or starting: {said}", _pause_s(error))
         case _:
             return EngineError(f"Kubernetes refuses: {said}")
+
+
+def _missing_rule(message: str) -> str | None:
+    found = _DENIED.search(message)
+    if found is None:
+        return None
+    rule = RoleRule(found["group"], found["resource"], (found["verb"],))
+    place = f"the Role in namespace {found['namespace']}" if found["namespace"] else "the ClusterRole"
+    return (
+        f"the cluster lets {found['user']} not {found['verb']} {found['resource']}: {place} lacks the rule "
+        f"{rule}; `ctl doctor --launcher kubernetes` shows all that are missing"
+    )
 
 
 def _said(error: httpx2.HTTPStatusError) -> str:

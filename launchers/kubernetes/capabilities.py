@@ -13,10 +13,9 @@ from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.ports import Capability
 from launchers.kubernetes import devices
-from launchers.kubernetes.api import ClusterApi
+from launchers.kubernetes.api import RULES, ClusterApi, RoleRule
 from launchers.kubernetes.files import RenderedFiles
 from launchers.kubernetes.options import MODELS, PodOptions
-from launchers.kubernetes.permissions import RULES, RoleRule
 from launchers.kubernetes.pod import PodPlace, pod
 from launchers.triton import program
 

@@ -162,7 +162,6 @@ class KubernetesLauncher(Lifecycle[PodPlace]):
             self._remove_companions(server.spec)
 
     def _shown(self, server: Server, place: PodPlace) -> str:
-        """Return the pod as YAML."""
         made = pod(server, files.read(server.spec.repository), place, self._options)
         return str(yaml.safe_dump(made.to_dict(), sort_keys=False, width=110))
 

@@ -7,25 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from build import gateway_settings
 
 from controlplane.domain.fleet import AccessConfig, Backend
-from controlplane.files.gateway import GatewaySettings
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.render.haproxy import HaproxyStart, SlotLines, backup_line, render_haproxy
 
 HERE = Path(__file__).parent
 
 
-SETTINGS = GatewaySettings(
-    host="127.0.0.1",
-    http_port=8000,
-    grpc_port=8001,
-    metrics_port=8002,
-    slots=2,
-    members=2,
-    haproxy="haproxy",
-    protection=AccessConfig(),
-)
+SETTINGS = gateway_settings(slots=2)
 NETWORK = AccessConfig(certificate="tls.pem", key="tls.key", client_ca="/etc/ca.pem", tokens=True, audit=True)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import gateway_rig as rig
 import psutil
 import pytest
-from background import until
+from background import meanwhile, until
 from gateway_clients import BODY, Target, connected, sent, served
 
 from controlplane.files.gateway_paths import GatewayPaths
@@ -87,19 +87,6 @@ def unharmed(attacked: Attacked) -> Iterator[None]:
     assert attacked.honest(5)
     assert attacked.processes() == before
     assert attacked.state() == state
-
-
-@contextlib.contextmanager
-def meanwhile(attack: Callable[[threading.Event], None]) -> Iterator[None]:
-    """An attack that goes on within."""
-    stop = threading.Event()
-    attacking = threading.Thread(target=attack, args=(stop,))
-    attacking.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        attacking.join(60)
 
 
 @pytest.mark.parametrize("slow", ["headers", "bodies"])

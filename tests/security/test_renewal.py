@@ -7,9 +7,10 @@ import http.client
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import gateway_rig as rig
-from background import until
+from background import meanwhile, until
 from gateway_clients import BODY, inference
 from tls_network import INFER, Code, Network, status_of
 
@@ -61,24 +62,16 @@ def outcomes(callers: Callers) -> dict[str, object]:
 def calling(callers: Callers) -> Iterator[dict[str, list[object]]]:
     """Each of a client's calls again and again, inside the context; yields their outcomes."""
     found: dict[str, list[object]] = {name: [] for name in callers.calls()}
-    stop = threading.Event()
 
-    def run(name: str, call: Callable[[], object]) -> None:
+    def run(name: str, call: Callable[[], object], stop: threading.Event) -> None:
         while not stop.is_set():
             try:
                 found[name].append(call())
             except (OSError, http.client.HTTPException) as error:
                 found[name].append(repr(error))
 
-    threads = [threading.Thread(target=run, args=one) for one in callers.calls().items()]
-    for thread in threads:
-        thread.start()
-    try:
+    with meanwhile(*(partial(run, *one) for one in callers.calls().items())):
         yield found
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(60)
 
 
 def test_tokens_come_and_go_and_certificates_are_renewed_without_a_lost_request(

@@ -45,6 +45,21 @@ def stopped(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
+@contextlib.contextmanager
+def meanwhile(*works: Callable[[threading.Event], object]) -> Iterator[None]:
+    """Work in threads inside the context; each ends soon after its event is set."""
+    stop = threading.Event()
+    threads = [threading.Thread(target=work, args=(stop,)) for work in works]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+
+
 class Background(ABC):
     """Runs `_run` in threads inside the context; it returns soon after `_stop` is set."""
 

@@ -1,4 +1,4 @@
-"""Servers and plans as values, for tests of what reads them."""
+"""Servers, plans and a gateway's settings as values, for tests of what reads them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from controlplane.domain.fleet import Labels, Role, Server, ServerSpec, ServerState
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
+from controlplane.files.gateway import GatewaySettings
 
 SPEC = """schema_version: 1
 gpus: [{type: v100}]
@@ -68,3 +69,9 @@ def plan(*partitions: Partition, gpu: str = "v100-0", **more: Any) -> Plan:
     """A plan of one GPU."""
     planned = PlannedGpu(gpu, gpu.rpartition("-")[0], partitions)
     return Plan("by-hand", Rule.P99, "ours", (planned,), **more)
+
+
+def gateway_settings(**more: Any) -> GatewaySettings:
+    ports = {"http_port": 8000, "grpc_port": 8001, "metrics_port": 8002}
+    usual = {"host": "127.0.0.1", **ports, "slots": 4, "members": 2, "haproxy": "haproxy"}
+    return GatewaySettings(**{**usual, **more})

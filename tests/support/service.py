@@ -10,7 +10,8 @@ import socketserver
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
-HOST = "127.0.0.1"
+from http_server import HOST, in_thread
+
 Targets = Callable[[], Sequence[tuple[str, int]]]
 """Returns the addresses of the ready replicas, at the time of a connection."""
 
@@ -23,17 +24,11 @@ def service(*ports: Targets) -> Iterator[list[int]]:
     """Local ports, each of which forwards to its targets."""
     ending = threading.Event()
     servers = [_server(targets, ending) for targets in ports]
-    threads = [threading.Thread(target=server.serve_forever, args=(_LOOK_S,)) for server in servers]
-    for thread in threads:
-        thread.start()
-    try:
+    with contextlib.ExitStack() as stack:
+        for server in servers:
+            stack.enter_context(in_thread(server))
+        stack.callback(ending.set)
         yield [server.server_address[1] for server in servers]
-    finally:
-        ending.set()
-        for server, thread in zip(servers, threads, strict=True):
-            server.shutdown()
-            server.server_close()
-            thread.join()
 
 
 def _server(targets: Targets, ending: threading.Event) -> socketserver.ThreadingTCPServer:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from background import meanwhile
 from bare_triton import BareTriton, bare_triton
 from known_service import KnownService
 from model_files import timed, write
@@ -29,6 +30,7 @@ from controlplane.profiler.load import ClosedLoop, poisson_times
 from controlplane.simulate.arrivals import Trace
 from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions, Noise
+from controlplane.simulate.result import WorkloadOutcome
 
 FIXED_MS, EACH_MS = 15.0, 2.5
 CONFIG = """
@@ -99,21 +101,15 @@ class Compared:
 def watched() -> Iterator[list[float]]:
     """How many ms late the host lets a thread go on that sleeps for a moment, again and again."""
     late_ms: list[float] = []
-    ended = threading.Event()
 
-    def sleep() -> None:
+    def sleep(ended: threading.Event) -> None:
         while not ended.is_set():
             start = time.perf_counter()
             time.sleep(0.005)
             late_ms.append(1000.0 * (time.perf_counter() - start) - 5.0)
 
-    sleeper = threading.Thread(target=sleep)
-    sleeper.start()
-    try:
+    with meanwhile(sleep):
         yield late_ms
-    finally:
-        ended.set()
-        sleeper.join()
 
 
 @contextmanager
@@ -176,6 +172,19 @@ def overhead(running: BareTriton, model: Served, seconds: float = 2.0) -> Overhe
     return Overhead(occupied, spread / cycle_ms, max(alone_ms - FIXED_MS - EACH_MS - occupied, 0.0))
 
 
+def simulated(
+    plan: Plan, model: Served, added: Overhead, due: list[float], seconds: float, seed: int = 1
+) -> WorkloadOutcome:
+    """What the simulator makes of these arrivals: it knows how long the model sleeps and what Triton adds."""
+    service_ms = tuple(FIXED_MS + EACH_MS * k + added.occupied_ms for k in range(1, model.batch + 1))
+    return simulate(
+        plan,
+        {"t4": KnownService({"m": service_ms})},
+        Settings(seconds=seconds, seed=seed, demands={"w": Trace(tuple(due))}),
+        Conditions(noise={("t4", "m"): Noise(added.jitter, added.frontend_ms)}),
+    ).workloads[0]
+
+
 def compare(
     running: BareTriton, model: Served, added: Overhead, load: float, seconds: float, seed: int
 ) -> Compared:
@@ -184,16 +193,11 @@ def compare(
     due = poisson_times(rate, seconds, np.random.default_rng(seed))
     with watched() as late_ms:
         seen = open_loop(running.grpc, request(model.name), due, deadline_s=30.0).latency_ms
-    service = tuple(FIXED_MS + EACH_MS * k + added.occupied_ms for k in range(1, model.batch + 1))
     placement = Placement("w", "w", "m", rate, 1000.0)
     served = ServedModel("m", model.batch, model.instances, model.delay_us)
     gpu = PlannedGpu("t4-0", "t4", (Partition("p", 100.0, (served,), (placement,)),))
-    result = simulate(
-        Plan("by-hand", Rule.P99, "known", (gpu,)),
-        {"t4": KnownService({"m": service})},
-        Settings(seconds=seconds, seed=seed, demands={"w": Trace(tuple(due))}),
-        Conditions(noise={("t4", "m"): Noise(added.jitter, added.frontend_ms)}),
-    ).workloads[0]
+    plan = Plan("by-hand", Rule.P99, "known", (gpu,))
+    result = simulated(plan, model, added, due, seconds, seed)
     p50, p99 = (float(q) for q in np.quantile(seen, [0.5, 0.99]))
     # Of several threads one is rather late: the tenth for the median, the hundredth for P99.
     host50, host99 = (LATE_TIMES * float(q) for q in np.quantile(late_ms, [0.9, 0.99]))

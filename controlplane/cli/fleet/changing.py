@@ -47,7 +47,7 @@ def rollback(
 ) -> None:
     """Apply again the plan that ran before the present one."""
     from controlplane.cli import cluster, wiring
-    from controlplane.cli.fleet import outcomes
+    from controlplane.cli.fleet import targets
     from controlplane.cli.output import say
     from controlplane.domain.serving import differences
     from controlplane.report.tables.change_table import terms_line
@@ -55,7 +55,7 @@ def rollback(
     from controlplane.runtime.fleet.execute import describe
 
     if (kept := cluster.kept_fleet(wiring.fleet_files(fleet))) is not None:
-        outcomes.show_report(fleet, kept.rollback(), json=json)
+        targets.show_report(fleet, kept.rollback(), json=json)
         return
     found, settings = wiring.existing_fleet(fleet)
     request, known = found.previous(), found.files.following.settings()
@@ -64,19 +64,19 @@ def rollback(
         follow = preflight.checked_follow(found.files, request.plan, say, all_cores=known.all_cores)
     changed = differences(settings.section(known), request.settings.section(follow))
     if not yes and not json and sys.stdin.isatty():
-        steps = [*describe(found.preview(request)), *outcomes.lines(changed)]
+        steps = [*describe(found.preview(request)), *targets.changed_lines(changed)]
         print("\n".join(steps) or "nothing to do")
         if steps and not options.agreed("Go on?"):
             return
     else:
-        outcomes.say_or_refuse(changed, accepted=yes)
+        targets.say_or_refuse(changed, accepted=yes)
     serving = controller_process.left_alone if no_controller else controller_process.left_running
     with serving(found.files):
         outcome = found.apply(replace(request, controlled=not no_controller))
         if follow != known:
             found.files.following.write(follow)
     servers = f"fleet {fleet}: {len(outcome.servers)} servers"
-    done = outcomes.converged(fleet, outcome)
+    done = targets.converged(fleet, outcome)
     answer(done, servers if outcome.actions else terms_line(outcome.terms), json=json)
 
 

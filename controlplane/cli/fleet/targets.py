@@ -1,32 +1,34 @@
-"""Where `ctl apply` and `ctl diff` bring a plan: this host's controller, or controllers in a cluster."""
+"""Where `ctl apply` brings a plan, this host or controllers in a cluster, and what it prints of them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from controlplane.cli import cluster, launcher_registry, options, wiring
-from controlplane.cli.fleet import outcomes
 from controlplane.cli.options import Allowance
-from controlplane.cli.output import Verbosity, answer, chosen, say
+from controlplane.cli.output import Verbosity, answer, chosen, print_json, say
 from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import Cluster
+from controlplane.domain.observation import FleetReport
 from controlplane.domain.plan import Plan
 from controlplane.domain.serving import Difference, LauncherName, Serving, Tls, differences
 from controlplane.domain.settings import ServeSettings
 from controlplane.files.documents import Document
 from controlplane.files.fleets import FleetFiles, FleetSettings
 from controlplane.files.following import Following
-from controlplane.files.plans import read_plan
+from controlplane.files.plans import fleet_manifest, read_plan
 from controlplane.files.set_values import with_values
+from controlplane.gateway.security.certificate import is_loopback
 from controlplane.render.source import with_composing
 from controlplane.report.tables.change_table import terms_line
 from controlplane.runtime.fleet import controller_process, preflight
 from controlplane.runtime.fleet.execute import commands, describe
-from controlplane.runtime.fleet.fleet import Fleet
+from controlplane.runtime.fleet.fleet import Fleet, Outcome
 from controlplane.runtime.fleet.in_cluster import FleetInCluster
 from controlplane.runtime.fleet.rendering import check_models
 from controlplane.runtime.jobs.completing import complete_or_refuse
@@ -123,7 +125,7 @@ class ControllersFleet:
     def preview(self, *, json: bool) -> bool:
         """Print the object; return whether it would change."""
         allowed = Allowance.VIOLATIONS in self.wish.allowed
-        outcomes.show_manifest(self.wish.fleet, self.plan, allow_violations=allowed, json=json)
+        show_manifest(self.wish.fleet, self.plan, allow_violations=allowed, json=json)
         return self.kept.files.plan() != self.plan
 
     def agreed(self) -> bool:
@@ -141,7 +143,7 @@ class ControllersFleet:
             rename_endpoints=Allowance.RENAMES in self.wish.allowed,
             profiles=self.wish.profiles,
         )
-        outcomes.show_report(self.wish.fleet, report, json=json)
+        show_report(self.wish.fleet, report, json=json)
 
 
 def _of_host(wish: Wish, plan: Plan, document: Document, chosen: LauncherName | None) -> HostFleet:
@@ -187,7 +189,7 @@ class HostFleet:
 
     def agreed(self) -> bool:
         """Print the steps and ask whether to go on, where there are any."""
-        steps = [*describe(self.built.preview(self.request)), *outcomes.lines(self._changed())]
+        steps = [*describe(self.built.preview(self.request)), *changed_lines(self._changed())]
         print("\n".join(steps) or terms_line(self.built.changed_terms(self.request.plan)))
         return not steps or options.agreed("Go on?")
 
@@ -197,8 +199,8 @@ class HostFleet:
         steps, changed = describe(actions), self._changed()
         shown = tuple(commands(actions, self.built.launcher))
         long = shown if chosen() is Verbosity.VERBOSE else ()
-        lines = outcomes.lines(changed)
-        text = "\n\n".join(("\n".join([*steps, *lines]) or terms_line(terms), *long))
+        lines = [*steps, *changed_lines(changed)]
+        text = "\n\n".join(("\n".join(lines) or terms_line(terms), *long))
         document = {"fleet": self.wish.fleet, "steps": steps, "serve": changed, "terms": terms}
         answer({**document, "commands": shown}, text, json=json)
         return bool(steps or changed or terms)
@@ -212,7 +214,7 @@ class HostFleet:
     def change(self, *, json: bool) -> None:
         """Make the fleet match the plan and print the result."""
         if not self.wish.confirmed:
-            outcomes.say_or_refuse(self._changed(), accepted=self.wish.yes)
+            say_or_refuse(self._changed(), accepted=self.wish.yes)
         say(f"launching with {self.built.launcher.name}")
         left = controller_process.left_running if self.wish.controlled else controller_process.left_alone
         with left(self.built.files):
@@ -226,5 +228,66 @@ class HostFleet:
             f"{scheme}://{at.host}:{at.http_port} and grpc {at.host}:{at.grpc_port}"
         )
         listening = {"host": at.host, "http": at.http_port, "grpc": at.grpc_port}
-        done = {**outcomes.converged(self.wish.fleet, outcome), "listening": listening}
+        done = {**converged(self.wish.fleet, outcome), "listening": listening}
         answer(done, behind if outcome.actions else terms_line(outcome.terms), json=json)
+
+
+def changed_lines(changed: Iterable[Difference]) -> list[str]:
+    """Return a line for each change."""
+    return [f"serve: {one.path} {one.before} -> {one.after}" for one in changed]
+
+
+def say_or_refuse(changed: Iterable[Difference], *, accepted: bool) -> None:
+    """Say each change, where no person was asked.
+
+    Raises InputError, unless it is `accepted`, where more clients could connect, or calls would no longer be
+    written down.
+    """
+    changed = tuple(changed)
+    looser = [one for one in changed if _is_looser(one)]
+    if looser and not accepted:
+        raise InputError(f"is needed for looser access ({'; '.join(changed_lines(looser))})", field="--yes")
+    for line in changed_lines(changed):
+        say(line)
+
+
+def _is_looser(one: Difference) -> bool:
+    match one.path:
+        case "tls.cert" | "tls.client_ca":
+            return one.after is None
+        case "access.tokens" | "access.audit":
+            return not one.after
+        case "access.plain_text":
+            return bool(one.after)
+        case "listen.host":
+            return not is_loopback(str(one.after))
+        case _:
+            return False
+
+
+def show_manifest(fleet: str, plan: Plan, *, allow_violations: bool, json: bool) -> None:
+    """Print the object of a plan."""
+    manifest = fleet_manifest(fleet, plan, allow_violations=allow_violations)
+    if json:
+        print_json({"fleet": fleet, "manifest": manifest})
+    else:
+        import yaml
+
+        print(yaml.safe_dump(manifest, sort_keys=False, width=110), end="")
+
+
+def show_report(fleet: str, report: FleetReport, *, json: bool) -> None:
+    """Print the controllers' report."""
+    told = {"generation": report.generation, "plan": report.plan, "partitions": report.partitions}
+    text = f"fleet {fleet}: generation {report.generation} is applied: {report.message}"
+    answer({"fleet": fleet, **told, "message": report.message}, text, json=json)
+
+
+def converged(fleet: str, outcome: Outcome) -> dict[str, Any]:
+    """Return what a verb did: its steps, the changed terms of workloads, and the servers that run now."""
+    return {
+        "fleet": fleet,
+        "steps": list(describe(outcome.actions)),
+        "terms": outcome.terms,
+        "servers": [server.name for server in outcome.servers],
+    }

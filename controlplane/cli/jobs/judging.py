@@ -16,8 +16,8 @@ from controlplane.planning.registry import DEFAULT, STRATEGIES
 from controlplane.report.words import counted
 
 if TYPE_CHECKING:
-    from controlplane.domain.plan import Plan
-    from controlplane.runtime.jobs.simulate import Asked
+    from controlplane.simulate.closed_loop.faults import WithAndWithout
+    from controlplane.simulate.result import SimulationResult
 
 _Arrivals = Annotated[
     list[str] | None,
@@ -79,39 +79,29 @@ def simulate(
     """
     from controlplane.files.plans import read_plan
     from controlplane.files.writing import write_text
-    from controlplane.report.tables.simulation_table import simulation_table
+    from controlplane.report.tables.simulation_table import guard_table, simulation_table
     from controlplane.runtime.jobs.plan import plan_page
-    from controlplane.runtime.jobs.simulate import Asked, run
+    from controlplane.runtime.jobs.simulate import Asked, run, with_guard
+    from controlplane.simulate.closed_loop.faults import parse
 
     options.refuse("is for --guard", {} if guard else {"--fault": fault or None})
     options.refuse("is not for --guard", {"--report": report} if guard else {})
     say_when_compiling()
     simulated = read_plan(plan)[0]
     asked = Asked(profiles, truth, arrivals or [], seconds, seed, overtake_ms)
+    found: SimulationResult | WithAndWithout
     if guard:
-        _show_guarded(simulated, asked, fault or [], json=json, check=check)
-        return
-    result = run(simulated, asked)
-    if report is not None:
-        write_text(report, plan_page(simulated, profiles, result))
-        say(f"{report}: written")
-    answer(result.document(), simulation_table(result, simulated.quantile), json=json)
-    _check(result.breaks if check else 0, len(result.workloads))
-
-
-def _show_guarded(plan: Plan, asked: Asked, faults: list[str], *, json: bool, check: bool) -> None:
-    from controlplane.report.tables.simulation_table import guard_table
-    from controlplane.runtime.jobs.simulate import with_guard
-    from controlplane.simulate.closed_loop.faults import parse
-
-    found = with_guard(plan, asked, [parse(text, plan) for text in faults])
-    answer(found.document(), guard_table(found), json=json)
-    _check(found.breaks if check else 0, len(found.guarded.workloads))
-
-
-def _check(breaks: int, workloads: int) -> None:
-    if breaks:
-        warn(f"{counted(breaks, 'workload')} of {workloads} would miss the SLO")
+        found = with_guard(simulated, asked, [parse(text, simulated) for text in fault or []])
+        table, count = guard_table(found), len(found.guarded.workloads)
+    else:
+        found = run(simulated, asked)
+        table, count = simulation_table(found, simulated.quantile), len(found.workloads)
+        if report is not None:
+            write_text(report, plan_page(simulated, profiles, found))
+            say(f"{report}: written")
+    answer(found.document(), table, json=json)
+    if check and found.breaks:
+        warn(f"{counted(found.breaks, 'workload')} of {count} would miss the SLO")
         raise typer.Exit(EXIT_NO)
 
 

@@ -37,8 +37,14 @@ def show(
     from controlplane.report.tables.plan_table import plan_table
 
     if fleet is not None:
+        import yaml
+
+        from controlplane.cli import wiring
+        from controlplane.files.documents import plain
+
         options.refuse("is in place of a plan", {"PLAN": plan})
-        _section(fleet, json=json)
+        section = {"serve": wiring.existing_fleet(fleet)[0].files.section()}
+        answer(section, yaml.safe_dump(plain(section), sort_keys=False).rstrip(), json=json)
         return
     if plan is None:
         raise InputError("name a plan, or a fleet with --fleet", field="PLAN")
@@ -54,16 +60,6 @@ def show(
 
         write_text(report, plan_page(parsed, profiles))
         say(f"{report}: written")
-
-
-def _section(fleet: str, *, json: bool) -> None:
-    import yaml
-
-    from controlplane.cli import wiring
-    from controlplane.files.documents import plain
-
-    section = wiring.existing_fleet(fleet)[0].files.section()
-    answer({"serve": section}, yaml.safe_dump({"serve": plain(section)}, sort_keys=False).rstrip(), json=json)
 
 
 def _explain(plan: Plan, workload: str, profiles: Path, *, json: bool) -> None:
@@ -109,13 +105,14 @@ def render(
     json: options.Json = False,
 ) -> None:
     """Write the model repository of each partition of PLAN, as `ctl apply` would; start nothing."""
-    from controlplane.cli.fleet.outcomes import show_manifest
     from controlplane.files.pinned import PinRules
     from controlplane.files.plans import read_plan
     from controlplane.runtime.fleet.rendering import Place, pinned_plan
 
     parsed, _ = read_plan(plan)
     if manifest:
+        from controlplane.cli.fleet.targets import show_manifest
+
         show_manifest(fleet, parsed, allow_violations=False, json=json)
         return
     _, rendered = pinned_plan(parsed, repository, Place(output, fleet), PinRules(), {})

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from controlplane.domain.fleet import Batches, Labels, Role, ServerSpec
-from controlplane.domain.plan import Plan, PlannedGpu
+from controlplane.domain.plan import Partition, Plan, PlannedGpu, Shadow, SharedShadow
 from controlplane.domain.server_options import ServerOptions
 from controlplane.domain.workload import ShadowPolicy
 
@@ -66,7 +66,7 @@ def desired_fleet(
     members: dict[str, list[str]] = {}
     backups: dict[str, str] = {}
     warm: set[str] = set()
-    common = _Common(fleet, plan_hash, plan.options, fleet_wide_calls)
+    common = _Common(fleet, plan_hash, plan.options, fleet_wide_calls, rendered, devices)
 
     def add(spec: ServerSpec) -> ServerSpec:
         servers[spec.name] = spec
@@ -75,47 +75,34 @@ def desired_fleet(
     for gpu in plan.gpus:
         standing: dict[str, ServerSpec] = {}
         if gpu.shared is not None:
-            standby = add(_shared(gpu, common, rendered, devices))
+            standby = add(_spec(common, _shared_content(gpu, gpu.shared), Role.SHARED, gpu.id, gpu.shared))
             standing = dict.fromkeys((p.id for p in gpu.sharers), standby)
         for partition in gpu.partitions:
-            content = _Content(
-                partition.id,
-                rendered[partition.id],
-                tuple(p.endpoint for p in partition.workloads),
-                partition.memory_limit_mb,
-            )
-            size = _Size(devices[gpu.id], partition.percent, partition.memory_mb)
-            active = add(_spec(common, content, Role.ACTIVE, size))
-            for endpoint in content.endpoints:
+            endpoints = tuple(p.endpoint for p in partition.workloads)
+            content = _Content(partition.id, endpoints, partition.memory_limit_mb)
+            active = add(_spec(common, content, Role.ACTIVE, gpu.id, partition))
+            for endpoint in endpoints:
                 members.setdefault(endpoint, []).append(active.name)
             shadow, its = partition.shadow, standing.get(partition.id)
             if shadow is None or shadow.policy is ShadowPolicy.NONE:
                 continue
             if its is None:
-                size = _Size(devices[shadow.gpu], shadow.percent, shadow.memory_mb)
                 reloads = shadow.policy is ShadowPolicy.WARM
-                its = add(_spec(common, content, Role.SHADOW, size, reloads=reloads))
+                its = add(_spec(common, content, Role.SHADOW, shadow.gpu, shadow, reloads=reloads))
             if shadow.policy is ShadowPolicy.WARM:
                 warm.add(its.name)
                 continue
-            for endpoint in content.endpoints:
+            for endpoint in endpoints:
                 backups.setdefault(endpoint, its.name)
     routes = {e: NamedRoute(tuple(names), backups.get(e)) for e, names in members.items()}
     return Desired(servers, routes, frozenset(warm), {name: one.largest for name, one in rendered.items()})
 
 
-def _shared(
-    gpu: PlannedGpu, common: _Common, rendered: Mapping[str, Rendered], devices: Mapping[str, str]
-) -> ServerSpec:
-    """The server that stands by for several partitions of a GPU."""
-    assert gpu.shared is not None
+def _shared_content(gpu: PlannedGpu, shared: SharedShadow) -> _Content:
     limits = [p.memory_limit_mb for p in gpu.sharers]
     known = [limit_mb for limit_mb in limits if limit_mb is not None]
     endpoints = dict.fromkeys(p.endpoint for sharer in gpu.sharers for p in sharer.workloads)
-    limit_mb = sum(known) if len(known) == len(limits) else None
-    content = _Content(gpu.shared.id, rendered[gpu.shared.id], tuple(endpoints), limit_mb)
-    size = _Size(devices[gpu.id], gpu.shared.percent, gpu.shared.memory_mb)
-    return _spec(common, content, Role.SHARED, size)
+    return _Content(shared.id, tuple(endpoints), sum(known) if len(known) == len(limits) else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,12 +209,14 @@ def stands_for(present: ServerSpec, planned: ServerSpec, desired: Desired) -> bo
 
 @dataclass(frozen=True, slots=True)
 class _Common:
-    """What all servers of a plan have in common."""
+    """What all servers of a plan have in common, as `desired_fleet` has it."""
 
     fleet: str
     plan_hash: str
     options: ServerOptions
     fleet_wide_calls: bool
+    rendered: Mapping[str, Rendered]
+    devices: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,27 +224,24 @@ class _Content:
     """What a partition's servers, or a shared shadow, serve; `id` is its id in the plan."""
 
     id: str
-    rendered: Rendered
     endpoints: tuple[str, ...]
     memory_limit_mb: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Size:
-    """What a server takes of a device."""
-
-    device: str
-    percent: float
-    memory_mb: float | None
-
-
 def _spec(
-    common: _Common, content: _Content, role: Role, size: _Size, *, reloads: bool = False
+    common: _Common,
+    content: _Content,
+    role: Role,
+    gpu: str,
+    share: Partition | Shadow | SharedShadow,
+    *,
+    reloads: bool = False,
 ) -> ServerSpec:
     # All that is fixed once the server runs: a server with the same revision needs no touching. Whether its
     # models take turns follows from what was rendered.
-    limit_mb, options, rendered = content.memory_limit_mb, common.options, content.rendered
-    fixed = f"{size.device}|{size.percent:g}|{limit_mb}|{rendered.content_hash}|{reloads}"
+    limit_mb, options, rendered = content.memory_limit_mb, common.options, common.rendered[content.id]
+    device = common.devices[gpu]
+    fixed = f"{device}|{share.percent:g}|{limit_mb}|{rendered.content_hash}|{reloads}"
     fixed += f"|{common.fleet_wide_calls}"
     fixed += "|sockets"  # a server of an earlier version listens on ports, and is replaced
     if options:
@@ -265,9 +251,9 @@ def _spec(
         labels=Labels(common.fleet, common.plan_hash, content.id, role, revision),
         repository=rendered.path,
         endpoints=content.endpoints,
-        device=size.device,
-        percent=size.percent,
-        memory_mb=size.memory_mb,
+        device=device,
+        percent=share.percent,
+        memory_mb=share.memory_mb,
         memory_limit_mb=limit_mb,
         reloads=reloads,
         fleet_wide_calls=common.fleet_wide_calls,

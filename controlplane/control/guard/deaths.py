@@ -11,14 +11,14 @@ its requests are refused for a while, longer each time.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from controlplane.control.guard.effects import Accused, Cause, OpenBreaker, Refuse
 from controlplane.control.guard.observe import Tick
 from controlplane.control.guard.rule import contention
 from controlplane.control.guard.state import Death, Launches, Limits, Offence, PlacedServer, Watch
 from controlplane.domain.device import noun_of
-from controlplane.domain.observation import Health, HostSeen, Level, ServerSeen
+from controlplane.domain.observation import Health, Level
 from controlplane.domain.workload import ShadowPolicy
 
 BEFORE_S = 1.0
@@ -40,14 +40,13 @@ _CAUSES = {
 }
 
 
-def death(
-    watch: Watch, seen: ServerSeen, limits: Limits, now_s: float, host: HostSeen | None = None
-) -> Cause | None:
+def death(tick: Tick, watch: Watch) -> Cause | None:
     """Return why the active server counts as dead; None if it does not."""
+    seen, limits, now_s = tick.active(watch), tick.state.limits, tick.now_s
     if seen.health in _CAUSES:
         return _CAUSES[seen.health]
     # A pause must not cause two redirects, and on a contended host a batch may take as long.
-    settling = 2.0 if now_s < watch.settled_s or contention(host) else 1.0
+    settling = 2.0 if now_s < watch.settled_s or contention(tick.seen.host) else 1.0
     silent_s = now_s - watch.answered_s
     if seen.in_flight >= limits.due and silent_s > settling * patience_s(watch, limits):
         return Cause.HANG
@@ -85,19 +84,6 @@ def drain_s(watch: Watch, limits: Limits) -> float:
     return max(limits.drain_s, overdue_s(watch, limits))
 
 
-@dataclass(frozen=True, slots=True)
-class Accusation:
-    """What is held against `accused`: it had a request open at so many `deaths`, the first one `since_s`.
-
-    `refused_s` is how long its requests are refused: 0 after two deaths at once, which may be an accident.
-    """
-
-    accused: Accused
-    deaths: int
-    since_s: float
-    refused_s: float
-
-
 def of_pool(watch: Watch, others: Iterable[Watch], limits: Limits) -> Watch:
     """Return the watch with what is known of the other members of its pool, which get the same requests."""
     every = (watch, *others)
@@ -111,11 +97,11 @@ def of_pool(watch: Watch, others: Iterable[Watch], limits: Limits) -> Watch:
     )
 
 
-def accusation(watch: Watch, now_s: float, limits: Limits) -> Accusation | None:
+def accusation(watch: Watch, limits: Limits) -> Refuse | None:
     """Return what follows from the recent deaths; None where they share no one endpoint or client.
 
-    The requests of a partition's only endpoint are open whatever ends its servers. While another one serves,
-    they only get no second server.
+    Two deaths at once may be an accident: then requests are refused for 0 s. Those of a partition's only
+    endpoint are open whatever ends its servers. While another one serves, they only get no second server.
     """
     open_at = [
         frozenset(
@@ -127,21 +113,20 @@ def accusation(watch: Watch, now_s: float, limits: Limits) -> Accusation | None:
     ]
     if not open_at:
         return None
-    since_s = watch.deaths[0].at_s
     alone = len(watch.partition.endpoints) == 1 and not watch.down
     for who in sorted(frozenset.union(*open_at) & watch.offences.keys()):
         times = watch.offences[who].times
         if times and (who.client or not alone):
             refused_s = min(limits.refused_max_s, limits.refused_s * 2.0**times)
-            return Accusation(who, len(open_at), since_s, refused_s)
+            return Refuse(watch.partition.id, who, refused_s)
     several = len(open_at) >= limits.deaths
-    at_once = len(open_at) == 2 and watch.deaths[1].at_s - since_s <= limits.settle_s
+    at_once = len(open_at) == 2 and watch.deaths[1].at_s - watch.deaths[0].at_s <= limits.settle_s
     found = _shared(open_at[-limits.deaths :]) if several or at_once else None
     if found is None:
         return None
     if several and (found.client or not alone):
-        return Accusation(found, len(open_at), since_s, limits.refused_s)
-    return None if found in watch.offences else Accusation(found, len(open_at), since_s, 0.0)
+        return Refuse(watch.partition.id, found, limits.refused_s)
+    return None if found in watch.offences else Refuse(watch.partition.id, found, 0.0)
 
 
 def _shared(open_at: list[frozenset[Accused]]) -> Accused | None:
@@ -205,30 +190,32 @@ def accuse(tick: Tick, watch: Watch) -> Watch:
         for one in tick.watches.values()
         if one.partition.id != watch.partition.id and not endpoints.isdisjoint(one.partition.endpoints)
     ]
-    found = accusation(of_pool(watch, pool, limits), tick.now_s, limits)
+    together = of_pool(watch, pool, limits)
+    found = accusation(together, limits)
     if found is None:
         return watch
-    tick.effects.append(Refuse(watch.partition.id, found.accused, found.refused_s))
-    deaths = "a server" if found.deaths == 1 else f"{found.deaths} servers"
-    within = f" within {tick.now_s - found.since_s:.1f} s" if found.deaths > 1 else ""
+    tick.effects.append(found)
+    died = "a server died"
+    if len(together.deaths) > 1:
+        died = f"{len(together.deaths)} servers died within {tick.now_s - together.deaths[0].at_s:.1f} s"
     way_out = f"`ctl limit remove {found.accused.endpoint}` ends that"
     what = (
-        f"its requests are refused for {found.refused_s:g} s ({way_out})"
-        if found.refused_s
+        f"its requests are refused for {found.seconds:g} s ({way_out})"
+        if found.seconds
         else "from now on such a request is not sent to a second server"
     )
-    reason = f"{deaths} died{within}, each with a request open for {found.accused}: {what}"
+    reason = f"{died}, each with a request open for {found.accused}: {what}"
     tick.report(Level.CRITICAL, watch.partition.id, reason)
     for one in pool:
         tick.set(_accused(one, found, tick.now_s))
     return _accused(watch, found, tick.now_s)
 
 
-def _accused(watch: Watch, found: Accusation, now_s: float) -> Watch:
+def _accused(watch: Watch, found: Refuse, now_s: float) -> Watch:
     before = watch.offences.get(found.accused, Offence())
-    times = before.times + (found.refused_s > 0.0)
-    offences = {**watch.offences, found.accused: Offence(times, now_s + found.refused_s)}
-    if found.refused_s == 0.0:
+    times = before.times + (found.seconds > 0.0)
+    offences = {**watch.offences, found.accused: Offence(times, now_s + found.seconds)}
+    if found.seconds == 0.0:
         return replace(watch, offences=offences)
     # The deaths of one that is refused now count no more, and the next start is at once.
     return replace(watch, offences=offences, deaths=(), held=(), launches=Launches())

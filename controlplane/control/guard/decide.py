@@ -21,7 +21,6 @@ from controlplane.control.converge.desired import NamedRoute
 from controlplane.control.guard import deaths, learning, queues, rule, standbys
 from controlplane.control.guard.batch_times import BatchTimes
 from controlplane.control.guard.effects import Cause, DrainAndStop, Effect, Ending, Learn, Redirect, Topic
-from controlplane.control.guard.learning import ModelError
 from controlplane.control.guard.observe import AT_ONCE, Tick, due, health, next_look_s, observe, resumed
 from controlplane.control.guard.queues import KEPT_S, SloWindow, is_kept
 from controlplane.control.guard.rule import Verdict, contention, over_plan
@@ -125,7 +124,7 @@ def _decide(tick: Tick, watch: Watch) -> None:
     tick.decided.append(watch.partition.id)
     watch = standbys.look_after(tick, watch)
     active = tick.active(watch)
-    cause = deaths.death(watch, active, tick.state.limits, tick.now_s, tick.seen.host)
+    cause = deaths.death(tick, watch)
     if cause is not None:
         watch = _dead(tick, watch, cause)
     elif active.health is Health.IMPAIRED:
@@ -251,8 +250,9 @@ def _learned(tick: Tick, watch: Watch) -> Watch:
     if error is None:
         return watch
     tick.errors.append(error)
-    tick.state = replace(tick.state, learned={**tick.state.learned, error.of: error.factor})
-    tick.effects.append(Learn(*error.of, error.factor))
+    learned = {**tick.state.learned, (error.model, error.gpu_type): error.factor}
+    tick.state = replace(tick.state, learned=learned)
+    tick.effects.append(error)
     short = learning.uncovered((w.partition for w in tick.watches.values()), error)
     cured = (
         f"; no shadow of {', '.join(short)} covers that, so nothing that stands by cures it" if short else ""
@@ -262,12 +262,12 @@ def _learned(tick: Tick, watch: Watch) -> Watch:
     return watch
 
 
-def _move_together(tick: Tick, error: ModelError) -> None:
+def _move_together(tick: Tick, error: Learn) -> None:
     """Redirect all partitions of a model whose P99 this error breaks, the worst first, in one commit."""
     on_planned_share = [
         resumed(watch, tick.now_s)
         for watch in tick.watches.values()
-        if watch.partition.gpu_type == error.of[1]
+        if watch.partition.gpu_type == error.gpu_type
         and tick.now_s >= watch.settled_s
         and tick.active(watch).health is Health.READY
         and watch.active.percent <= watch.partition.percent

@@ -134,6 +134,9 @@ class Learn:
     gpu_type: str
     factor: float
 
+    def __str__(self) -> str:
+        return f"{self.model} takes {self.factor:.2f} times as long as planned on every {self.gpu_type}"
+
 
 @dataclass(frozen=True, slots=True)
 class SetBatch:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from controlplane.control.guard import batch_times
+from controlplane.control.guard.effects import Learn
 from controlplane.control.guard.queues import QueueState
 from controlplane.control.guard.rule import longer_than_planned, overrun_at
 from controlplane.control.guard.state import GuardedPartition, ModelOnGpu, Slower, Watch
@@ -23,17 +23,6 @@ NEWS = 1.1
 is of the few batches of a verdict, and the record corrects it."""
 
 
-class ModelError(NamedTuple):
-    """The time of a model's batches on each of its servers, as a multiple of the planned one."""
-
-    of: ModelOnGpu
-    factor: float
-
-    def __str__(self) -> str:
-        model, gpu_type = self.of
-        return f"{model} takes {self.factor:.2f} times as long as planned on every {gpu_type}"
-
-
 def slower(watch: Watch, now_s: float) -> Slower | None:
     """Return by how much the batches of a slow server take longer than planned; None where none does."""
     found = [
@@ -42,15 +31,13 @@ def slower(watch: Watch, now_s: float) -> Slower | None:
     return max((one for one in found if one.factor > 1.0), key=lambda one: one.factor, default=None)
 
 
-def model_error(
-    watch: Watch, watches: Iterable[Watch], known: Mapping[ModelOnGpu, float]
-) -> ModelError | None:
+def model_error(watch: Watch, watches: Iterable[Watch], known: Mapping[ModelOnGpu, float]) -> Learn | None:
     """Return the error of the model of a slow server; None for a fault of that server, and for no news."""
     seen = watch.slower
     if seen is None:
         return None
-    of = (seen.model, watch.partition.gpu_type)
-    others = [w for w in watches if w.partition.id != watch.partition.id and w.partition.gpu_type == of[1]]
+    gpu_type = watch.partition.gpu_type
+    others = [w for w in watches if w.partition.id != watch.partition.id and w.partition.gpu_type == gpu_type]
     together = [f for other in others for f in _factors(other, seen)]
     if together:
         factor = (seen.factor + sum(together)) / (1 + len(together))
@@ -58,22 +45,23 @@ def model_error(
         factor = seen.factor
     else:
         return None
-    return ModelError(of, factor) if of not in known or factor > NEWS * known[of] else None
+    is_news = factor > NEWS * known.get((seen.model, gpu_type), 0.0)
+    return Learn(seen.model, gpu_type, factor) if is_news else None
 
 
-def overrun(watch: Watch, error: ModelError) -> float:
+def overrun(watch: Watch, error: Learn) -> float:
     """Return the P99 with this error as a part of its SLO, on the planned share."""
-    own = (queue for queue in watch.queues if queue.promise.model == error.of[0])
+    own = (queue for queue in watch.queues if queue.promise.model == error.model)
     return max((overrun_at(queue, error.factor) for queue in own), default=0.0)
 
 
-def uncovered(partitions: Iterable[GuardedPartition], error: ModelError) -> tuple[str, ...]:
+def uncovered(partitions: Iterable[GuardedPartition], error: Learn) -> tuple[str, ...]:
     """Return the partitions of a model whose shadow does not cover this error."""
     return tuple(
         one.id
         for one in partitions
-        if one.gpu_type == error.of[1]
-        and any(promise.model == error.of[0] for promise in one.promises)
+        if one.gpu_type == error.gpu_type
+        and any(promise.model == error.model for promise in one.promises)
         and one.covers is not None
         and error.factor > one.covers
     )

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from controlplane.control.guard import queues
 from controlplane.control.guard.batch_times import NO_PART, HostPart
-from controlplane.control.guard.effects import Accused, Effect, Launch, Load, Probe, Report, Topic
-from controlplane.control.guard.learning import ModelError
+from controlplane.control.guard.effects import Accused, Effect, Launch, Learn, Load, Probe, Report, Topic
 from controlplane.control.guard.rule import host_part, is_slow, suspicion
 from controlplane.control.guard.state import (
     GuardState,
@@ -243,7 +242,7 @@ class Tick:
     moved: set[str] = field(default_factory=set)
     decided: list[str] = field(default_factory=list)
     failed_gpus: frozenset[str] = frozenset()
-    errors: list[ModelError] = field(default_factory=list)
+    errors: list[Learn] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.watches = dict(self.state.watches)

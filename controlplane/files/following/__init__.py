@@ -6,6 +6,7 @@ changes.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 from collections.abc import Mapping
@@ -18,6 +19,9 @@ from controlplane.files.documents import read_state, versioned
 from controlplane.files.measurements.profiles import NAME as CALIBRATION
 from controlplane.files.reading import exists
 from controlplane.files.writing import to_compact_json, write_derived, write_json
+
+_RECEIVED = ".received"
+"""The hash of the profiles that came as texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +66,7 @@ class FollowingFiles:
             file.stat().st_mtime <= kept[name].stat().st_mtime for name, file in given.items()
         ):
             return
-        try:
-            shutil.rmtree(self.profiles, ignore_errors=True)
-            self.profiles.mkdir(parents=True)
-            for name, file in given.items():
-                copy = self.profiles / name
-                copy.parent.mkdir(exist_ok=True)
-                shutil.copy(file, copy)
-        except OSError as error:
-            raise EngineError(f"{self._directory}: cannot be written: {error.strerror}") from error
+        self._replace_profiles(profile_texts(profiles))
 
     def receive(self, profiles: Mapping[str, str]) -> None:
         """Keep profiles that come as texts by their places, unless they are those that came before.
@@ -81,16 +77,18 @@ class FollowingFiles:
         if any(Path(name).is_absolute() or ".." in Path(name).parts for name in profiles):
             raise InputError("a profile's place is not within the folder of profiles", field="profiles")
         code = hashlib.sha256(to_compact_json(dict(profiles)).encode()).hexdigest()
-        mark = self.profiles / ".received"
-        try:
-            if mark.exists() and mark.read_text() == code:
+        with contextlib.suppress(OSError):
+            if (self.profiles / _RECEIVED).read_text() == code:
                 return
+        self._replace_profiles({**profiles, _RECEIVED: code})  # last: the others are there then
+
+    def _replace_profiles(self, texts: Mapping[str, str]) -> None:
+        try:
             shutil.rmtree(self.profiles, ignore_errors=True)
             self.profiles.mkdir(parents=True)
-            for name, text in profiles.items():
+            for name, text in texts.items():
                 (self.profiles / name).parent.mkdir(exist_ok=True)
                 (self.profiles / name).write_text(text)
-            mark.write_text(code)
         except OSError as error:
             raise EngineError(f"{self._directory}: cannot be written: {error.strerror}") from error
 

@@ -8,5 +8,5 @@ fleet_wide            calls that reach every server or none
 callers, refusals     the client of a request, its permissions, and what is refused
 bodies, wire          requests as bytes: bodies over HTTP, fields of protobuf messages
 upstream              gRPC's connections
-chores                the control socket, the supervisor's next start, memory given back
+__main__              the process: its control socket, the supervisor's next start, memory given back
 """

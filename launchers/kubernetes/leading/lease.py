@@ -149,7 +149,6 @@ class Leadership:
                 raise
 
     def _free(self) -> None:
-        """Let another candidate take over at once."""
         try:
             self._write("", self.term)
         except EngineError as error:

@@ -17,8 +17,7 @@ from lightkube.config.kubeconfig import SingleConfig
 
 from controlplane.domain.errors import EngineError
 from controlplane.domain.fleet import Cluster
-from launchers.kubernetes.api import config_of
-from launchers.kubernetes.permissions import RoleRule
+from launchers.kubernetes.api import RoleRule, config_of
 
 _PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 _OUT, _ERR, _END = 1, 2, 3

@@ -15,7 +15,7 @@ from typing import Any
 import gateway_rig
 import guard_rig as rig
 import pytest
-from background import until
+from background import meanwhile, until
 from ctl_fleet import plan
 from guard_rig import Guarded, Load
 
@@ -49,7 +49,6 @@ def fleet(tmp_path: Path) -> Iterator[Guarded]:
 def poisoning(port: int) -> Iterator[list[int]]:
     """Send it every 0.2 s; the statuses of the answers."""
     statuses: list[int] = []
-    stop = threading.Event()
 
     def send() -> None:
         with contextlib.suppress(http.client.HTTPException, OSError):
@@ -58,17 +57,12 @@ def poisoning(port: int) -> Iterator[list[int]]:
                 connection.request("POST", "/v2/models/text/infer", POISON)
                 statuses.append(connection.getresponse().status)
 
-    def go_on() -> None:
+    def go_on(stop: threading.Event) -> None:
         while not stop.wait(EVERY_S):
             threading.Thread(target=send).start()
 
-    sender = threading.Thread(target=go_on)
-    sender.start()
-    try:
+    with meanwhile(go_on):
         yield statuses
-    finally:
-        stop.set()
-        sender.join()
 
 
 def test_its_endpoint_is_refused_and_its_neighbours_are_served_as_planned(fleet: Guarded) -> None:

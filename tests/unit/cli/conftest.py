@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from told import Ctl
 
 
 @pytest.fixture(autouse=True)
@@ -13,3 +14,9 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return tmp_path
+
+
+@pytest.fixture
+def ctl(capsys: pytest.CaptureFixture[str]) -> Ctl:
+    """Run command lines."""
+    return Ctl(capsys)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from build import SPEC
+from told import Ctl
 from typer.testing import CliRunner
 
 from controlplane.cli import options, wiring
@@ -68,11 +69,8 @@ def test_a_fleet_keeps_its_launcher_and_its_place_and_refuses_others(directory: 
 
 
 @pytest.mark.parametrize("verb", ["plan", "apply", "profile", "demo"])
-def test_the_keys_that_may_be_set_are_listed_without_an_argument(
-    verb: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run([verb, "--set", "help"]) == 0
-    known = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+def test_the_keys_that_may_be_set_are_listed_without_an_argument(verb: str, ctl: Ctl) -> None:
+    known = [line.split()[0] for line in ctl(verb, "--set help").out.splitlines()]
     assert ("serve.listen.http" in known) == (verb != "profile")
     assert ("inss.policy" in known) == (verb == "plan")
 
@@ -110,11 +108,10 @@ def test_an_unknown_fleet_is_named_with_those_that_exist(verb: list[str]) -> Non
     assert not FleetFiles(state_root(), "nope").directory.exists()
 
 
-def test_what_an_interrupted_apply_left_can_be_destroyed() -> None:
+def test_what_an_interrupted_apply_left_can_be_destroyed(ctl: Ctl) -> None:
     directory = FleetFiles(state_root(), "shop").directory
     directory.mkdir(parents=True)
-    told = CliRunner().invoke(app, ["destroy", "--yes", "--fleet", "shop"])
-    assert (told.exit_code, told.stdout) == (0, "fleet shop: destroyed\n")
+    assert ctl("destroy --yes --fleet shop").out == "fleet shop: destroyed\n"
     assert not directory.exists()
 
 
@@ -146,26 +143,22 @@ def test_a_state_directory_that_cannot_be_looked_into_is_told(
     assert told.endswith("File name too long\n")
 
 
-def test_a_destroyed_fleet_can_be_destroyed_again_and_its_events_are_named() -> None:
+def test_a_destroyed_fleet_can_be_destroyed_again_and_its_events_are_named(ctl: Ctl) -> None:
     with pytest.raises(InputError, match=r"no fleet was applied$"):
         wiring.existing_fleet("shop")
     files = FleetFiles(state_root(), "shop")
     files.ended.parent.mkdir(parents=True)
     files.ended.touch()
-    told = CliRunner().invoke(app, ["destroy", "--fleet", "shop"])
-    assert (told.exit_code, told.stdout.split(":")[:2]) == (0, ["fleet shop", " nothing is left of it"])
+    assert ctl("destroy --fleet shop").out.startswith("fleet shop: nothing is left of it")
     assert not files.directory.exists()
     with pytest.raises(InputError, match="`ctl events --fleet shop`"):
         wiring.existing_fleet("shop")
 
 
-def test_the_command_line_overrides_the_environment(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for given, arguments in (("of-environment", []), ("given", ["--fleet", "given"])):
-        monkeypatch.setenv("TRISECT_FLEET", "of-environment")
-        assert run(["status", *arguments]) == 2
-        assert f"there is no fleet {given!r}" in capsys.readouterr().err
+def test_the_command_line_overrides_the_environment(monkeypatch: pytest.MonkeyPatch, ctl: Ctl) -> None:
+    monkeypatch.setenv("TRISECT_FLEET", "of-environment")
+    for given, arguments in (("of-environment", ""), ("given", "--fleet given")):
+        assert f"there is no fleet {given!r}" in ctl("status", arguments, code=2).err
 
 
 def test_the_launcher_of_a_new_fleet_is_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,10 @@ from typing import Any
 import jsonschema
 import pytest
 from build import partition, plan
+from told import Ctl
 
-from controlplane.cli.fleet.outcomes import converged
+from controlplane.cli.fleet.targets import converged
 from controlplane.cli.jobs.profile import written_document
-from controlplane.cli.main import run
 from controlplane.cli.output import print_json, print_json_line
 from controlplane.cli.schemas import NAMES, schema
 from controlplane.cli.verbs import VERBS
@@ -91,66 +90,55 @@ def test_every_verb_with_json_has_a_schema() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_schema_is_valid_and_printed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["schema", name]) == 0
-    jsonschema.Draft202012Validator.check_schema(json.loads(capsys.readouterr().out))
+def test_a_schema_is_valid_and_printed(name: str, ctl: Ctl) -> None:
+    jsonschema.Draft202012Validator.check_schema(ctl("schema", name).document)
 
 
-def test_an_unknown_document_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["schema", "plans"]) == 2
-    assert "did you mean 'plan'" in capsys.readouterr().err
+def test_an_unknown_document_is_refused(ctl: Ctl) -> None:
+    assert "did you mean 'plan'" in ctl("schema plans", code=2).err
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("line", "code"),
     [
-        ("doctor",),
-        ("validate", "--profile", "v100/alexnet.json"),
-        ("plan", "spec.yaml", "--strategy", "igniter"),
-        ("compare", "small.yaml", "--strategies", "igniter", "--truths", "measured", "--seconds", "1"),
-        ("events",),
-        ("token", "create", "web", "--endpoint", "search"),
-        ("token", "list"),
-        ("token", "revoke", "other"),
-        ("list",),
-        ("limit", "set", "search", "--max-rate", "10"),
-        ("limit", "list"),
-        ("limit", "remove", "search"),
-        ("wait", "--timeout", "0"),
-        ("status",),
-        ("destroy", "--yes"),
+        ("doctor", 0),
+        ("validate --profile v100/alexnet.json", 0),
+        ("plan spec.yaml --strategy igniter", 0),
+        ("compare small.yaml --strategies igniter --truths measured --seconds 1", 0),
+        ("events", 0),
+        ("token create web --endpoint search", 0),
+        ("token list", 0),
+        ("token revoke other", 0),
+        ("list", 0),
+        ("limit set search --max-rate 10", 0),
+        ("limit list", 0),
+        ("limit remove search", 0),
+        ("wait --timeout 0", 1),
+        ("status", 0),
+        ("destroy --yes", 0),
     ],
-    ids=" ".join,
 )
-def test_what_a_verb_prints_is_valid(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
-    run(["token", "create", "other", "--endpoint", "search"])
-    run(["limit", "set", "search", "--max-requests", "3"])
-    capsys.readouterr()
-    assert run([*arguments, "--json"]) in (0, 1)
-    check(arguments[0], json.loads(capsys.readouterr().out))
+def test_what_a_verb_prints_is_valid(line: str, code: int, ctl: Ctl) -> None:
+    ctl("token create other --endpoint search")
+    ctl("limit set search --max-requests 3")
+    check(line.split()[0], ctl(line, "--json", code=code).document)
 
 
-def test_a_simulation_and_a_rendering_are_valid(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["plan", "spec.yaml", "--strategy", "igniter", "-o", "plan.json"]) == 0
-    capsys.readouterr()
+def test_a_simulation_and_a_rendering_are_valid(ctl: Ctl) -> None:
+    ctl("plan spec.yaml --strategy igniter -o plan.json")
     first = json.loads(Path("plan.json").read_text())["gpus"][0]["partitions"][0]
-    for verb, *options in (
-        ["simulate", "--seconds", "2"],
-        ["simulate", "--seconds", "2", "--guard", "--fault", f"crash:{first['id']}@1"],
-        ["plan"],
-        ["show", "--explain", first["workloads"][0]["name"]],
-        ["show", "--against", "plan.json"],
+    check("plan", ctl("show plan.json --json").document)
+    for line in (
+        "simulate plan.json --seconds 2",
+        f"simulate plan.json --seconds 2 --guard --fault crash:{first['id']}@1",
+        f"show plan.json --explain {first['workloads'][0]['name']}",
+        "show plan.json --against plan.json",
+        "show --fleet default",
     ):
-        assert run(["show" if verb == "plan" else verb, "plan.json", "--json", *options]) == 0
-        check(verb, json.loads(capsys.readouterr().out))
-    assert run(["show", "--fleet", "default", "--json"]) == 0
-    check("show", json.loads(capsys.readouterr().out))
-    assert run(["render", "plan.json", "--repository", "models", "--json"]) == 2
-    check("error", json.loads(capsys.readouterr().out))
-    assert run(["plan", "small.yaml", "-o", "small.json"]) == 0
-    capsys.readouterr()
-    assert run(["render", "small.json", "--repository", "models", "--json"]) == 0
-    check("render", json.loads(capsys.readouterr().out))
+        check(line.split()[0], ctl(line, "--json").document)
+    check("error", ctl("render plan.json --repository models --json", code=2).document)
+    ctl("plan small.yaml -o small.json")
+    check("render", ctl("render small.json --repository models --json").document)
 
 
 def test_a_spec_is_valid(directory: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
@@ -19,8 +20,8 @@ from controlplane.domain.plan import Plan
 from controlplane.files.plans import fleet_manifest
 from controlplane.gateway.replicas import agent
 from launchers.kubernetes import pod as gpu
+from launchers.kubernetes.api import RULES, RoleRule
 from launchers.kubernetes.options import PodOptions
-from launchers.kubernetes.permissions import RULES, RoleRule
 
 CONTROLLER_RULES = (
     RoleRule("coordination.k8s.io", "leases", ("get", "create", "update")),
@@ -74,21 +75,21 @@ def test_the_manifests_have_no_problem() -> None:
     assert manifests.problems([d for d in documents() if d["kind"] != "CustomResourceDefinition"]) == []
 
 
+ALL = (*RULES, *CONTROLLER_RULES, *GPU_RULES)
+
+
 @pytest.mark.parametrize(
-    ("cluster_wide", "role"),
-    [(False, one("Role", "trisect-controller")), (True, one("ClusterRole", "trisect-devices"))],
+    ("kind", "name", "needed"),
+    [
+        ("Role", "trisect-controller", [r for r in ALL if not r.cluster_wide]),
+        ("ClusterRole", "trisect-devices", [r for r in ALL if r.cluster_wide]),
+        ("Role", "trisect-user", USER_RULES),
+    ],
 )
-def test_the_controller_has_exactly_the_permissions_it_needs(
-    cluster_wide: bool, role: dict[str, Any]
+def test_a_role_has_exactly_the_permissions_that_are_needed(
+    kind: str, name: str, needed: Sequence[RoleRule]
 ) -> None:
-    needed = [r for r in (*RULES, *CONTROLLER_RULES, *GPU_RULES) if r.cluster_wide == cluster_wide]
-    assert rules(role) == {(r.group, r.resource, verb) for r in needed for verb in r.verbs}
-
-
-def test_a_user_has_exactly_the_permissions_that_the_commands_need() -> None:
-    assert rules(one("Role", "trisect-user")) == {
-        (r.group, r.resource, v) for r in USER_RULES for v in r.verbs
-    }
+    assert rules(one(kind, name)) == {(r.group, r.resource, verb) for r in needed for verb in r.verbs}
 
 
 def test_the_controller_runs_as_a_known_command() -> None:

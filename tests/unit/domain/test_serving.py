@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from build import SPEC
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,10 +23,6 @@ from controlplane.domain.serving import (
 )
 from controlplane.files.plans import read_spec
 
-SPEC = """schema_version: 1
-gpus: [{type: v100}]
-workloads: [{name: w, model: m, slo_ms: 40, rate_rps: 100}]
-"""
 SECTIONS = st.builds(
     Serving,
     launcher=st.sampled_from(LauncherName),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import http.server
 import socket
 import threading
 import time
@@ -11,6 +10,7 @@ from asyncio import constants
 from pathlib import Path
 
 import pytest
+from http_server import HOST, Quiet, in_thread
 from no_descriptors import without_descriptors
 
 from controlplane.files.gateway import accepting
@@ -65,13 +65,9 @@ def test_a_server_of_asyncio_waits_for_descriptors(
 
 
 def test_a_server_in_threads_waits_for_descriptors() -> None:
-    class Answer(http.server.BaseHTTPRequestHandler):
+    class Answer(Quiet):
         def do_GET(self) -> None:
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
+            self.answer(status=204)
 
     tries = threading.Semaphore(0)
 
@@ -80,9 +76,8 @@ def test_a_server_in_threads_waits_for_descriptors() -> None:
             tries.release()
             return super().get_request()
 
-    with Server(("127.0.0.1", 0), Answer) as server, socket.socket() as client:
-        serving = threading.Thread(target=server.serve_forever)
-        serving.start()
+    server = Server((HOST, 0), Answer)
+    with in_thread(server), socket.socket() as client:
         with without_descriptors():
             client.connect(server.server_address[:2])
             client.sendall(b"GET / HTTP/1.0\r\n\r\n")
@@ -91,5 +86,3 @@ def test_a_server_in_threads_waits_for_descriptors() -> None:
             assert time.process_time() - used_s < LEAST_S
         client.settimeout(30)
         assert b" 204 " in client.recv(99)
-        server.shutdown()
-        serving.join(30)

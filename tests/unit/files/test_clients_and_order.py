@@ -55,15 +55,12 @@ def test_only_an_operators_token_operates() -> None:
         assert not operates_with(wrong, None, (ONE, TWO, operator))
 
 
-def test_an_order_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    order = {"a": Precedence("P1", 0, 8, 20, 1000), "b": Precedence("P1", 700, 8, 20, 100)}
-    write_order(tmp_path / "order.json", order)
-    assert read_order(tmp_path / "order.json") == order
-
-
-def test_no_file_is_no_order_and_a_broken_one_is_named(tmp_path: Path) -> None:
+def test_an_order_comes_back_as_it_was_written_and_a_broken_one_is_named(tmp_path: Path) -> None:
     path = tmp_path / "order.json"
     assert read_order(path) == {}
+    order = {"a": Precedence("P1", 0, 8, 20, 1000), "b": Precedence("P1", 700, 8, 20, 100)}
+    write_order(path, order)
+    assert read_order(path) == order
     path.write_text('{"schema_version": 1, "endpoints": [{"endpoint": "a"}]}')
     with pytest.raises(InputError, match=r"order\.json"):
         read_order(path)

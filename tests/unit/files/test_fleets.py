@@ -36,17 +36,14 @@ def test_the_protection_of_a_fleet_is_kept_for_the_next_apply(
     assert files.settings() == settings
 
 
-def test_the_state_of_a_fleet_is_open_to_its_user_only(tmp_path: Path) -> None:
+def test_the_state_of_fleets_and_of_no_fleet_is_open_to_its_user_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The latter has profiles' servers, their logs, and completed configurations."""
     files = FleetFiles(tmp_path, "f")
     (tmp_path / "f").mkdir(mode=0o755)
     files.make()
     assert files.directory.stat().st_mode & 0o777 == 0o700
-
-
-def test_what_no_fleet_has_is_open_to_the_user_only_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Profiles' servers, their logs, and completed configurations."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "one"))
     assert state_root().stat().st_mode & 0o777 == 0o700
     (tmp_path / "two" / "trisect").mkdir(parents=True, mode=0o755)
@@ -70,7 +67,6 @@ def test_a_fleet_of_another_host_is_refused_with_the_file_and_the_way_out(tmp_pa
 def test_a_host_is_its_machine_id_or_its_name(tmp_path: Path) -> None:
     machine_id = tmp_path / "machine-id"
     assert this_host(machine_id) == platform.node()
-    machine_id.write_text("\n")
-    assert this_host(machine_id) == platform.node()
-    machine_id.write_text("abc\n")
-    assert this_host(machine_id) == "abc"
+    for text, host in (("\n", platform.node()), ("abc\n", "abc")):
+        machine_id.write_text(text)
+        assert this_host(machine_id) == host

@@ -47,35 +47,23 @@ def test_only_what_is_needed_stays(tmp_path: Path) -> None:
 TREE = Tree({"a/config": "text\n", "a/1": Link("/somewhere/1"), "b": "ümlaut"})
 
 
-def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+def test_what_is_written_is_read_back_and_an_equal_tree_is_not_touched(tmp_path: Path) -> None:
     root = tmp_path / "deep" / "root"
     assert write_tree(root, TREE)
     assert read_tree(root) == TREE
     assert os.readlink(root / "a" / "1") == "/somewhere/1"
+    before = root.stat().st_ino
+    assert not write_tree(root, TREE)
+    assert root.stat().st_ino == before
 
 
-def test_an_equal_tree_is_not_touched(tmp_path: Path) -> None:
-    write_tree(tmp_path / "root", TREE)
-    before = (tmp_path / "root").stat().st_ino
-    assert not write_tree(tmp_path / "root", TREE)
-    assert (tmp_path / "root").stat().st_ino == before
-
-
-@pytest.mark.parametrize(
-    "entries",
-    [
-        {"a/config": "other\n", "a/1": Link("/somewhere/1"), "b": "ümlaut"},
-        {"a/config": "text\n", "a/1": Link("/elsewhere/1"), "b": "ümlaut"},
-        {"a/config": "text\n"},
-    ],
-)
-def test_a_changed_tree_replaces_all_and_leaves_nothing_beside_it(
-    tmp_path: Path, entries: dict[str, str | Link]
-) -> None:
-    write_tree(tmp_path / "root", TREE)
-    assert write_tree(tmp_path / "root", Tree(entries))
-    assert read_tree(tmp_path / "root") == Tree(entries)
-    assert [p.name for p in tmp_path.iterdir()] == ["root"]
+def test_a_changed_tree_replaces_all_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    other_text, other_link = {"a/config": "other\n"}, {"a/1": Link("/elsewhere/1")}
+    for entries in ({**TREE.entries, **other_text}, {**TREE.entries, **other_link}, {"a/config": "text\n"}):
+        write_tree(tmp_path / "root", TREE)
+        assert write_tree(tmp_path / "root", Tree(entries))
+        assert read_tree(tmp_path / "root") == Tree(entries)
+        assert [p.name for p in tmp_path.iterdir()] == ["root"]
 
 
 @pytest.mark.parametrize("call", ["fsync", "rename"])

@@ -11,52 +11,31 @@ from hypothesis import strategies as st
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Rule
 from controlplane.domain.serving import FollowLoad, LateBinding, Serving, Tls
-from controlplane.domain.settings import (
-    InssSettings,
-    PlanSettings,
-    ProfileSettings,
-    ServeSettings,
-)
+from controlplane.domain.settings import InssSettings, PlanSettings, ProfileSettings, ServeSettings
 from controlplane.files.set_values import keys, with_values
 
 
 def test_values_have_the_types_of_their_fields() -> None:
-    found = with_values(
-        PlanSettings(serve=Serving(tls=Tls("c", "k"), compress=True)),
-        ["rule=half-slo", "quantile=0.99", "iterations=5", "inss.policy=none", "serve.tls=null"],
-    )
-    assert found == PlanSettings(
-        Rule.HALF_SLO,
-        quantile=0.99,
-        iterations=5,
-        inss=InssSettings(policy="none"),
-        serve=Serving(compress=True),
-    )
-    measured = with_values(
-        ProfileSettings(), ["percents=20,50", "batches=8", "env.N=1.0", "triton_args=--a=b"]
-    )
-    assert measured == ProfileSettings(
-        percents=(20.0, 50.0), batches=(8,), triton_args=("--a=b",), env={"N": "1.0"}
-    )
+    before = PlanSettings(serve=Serving(tls=Tls("c", "k"), compress=True))
+    given = ["rule=half-slo", "quantile=0.99", "iterations=5", "inss.policy=none", "serve.tls=null"]
+    policy, section = InssSettings(policy="none"), Serving(compress=True)
+    expected = PlanSettings(Rule.HALF_SLO, quantile=0.99, iterations=5, inss=policy, serve=section)
+    assert with_values(before, given) == expected
+    given = ["percents=20,50", "batches=8", "env.N=1.0", "triton_args=--a=b"]
+    measured = ProfileSettings(percents=(20.0, 50.0), batches=(8,), triton_args=("--a=b",), env={"N": "1.0"})
+    assert with_values(ProfileSettings(), given) == measured
 
 
 def test_values_with_commas_are_a_list_of_json_and_null_is_text_where_a_text_must_be() -> None:
-    texts = ["--backend-config=python,shm-default-byte-size=1", "--b=null"]
-    found = with_values(
-        ProfileSettings(), [f"triton_args={json.dumps(texts)}", "env.X=null", "percents=[20, 50]"]
-    )
-    assert found == ProfileSettings(
-        triton_args=(texts[0], texts[1]), env={"X": "null"}, percents=(20.0, 50.0)
-    )
+    texts = ("--backend-config=python,shm-default-byte-size=1", "--b=null")
+    given = [f"triton_args={json.dumps(texts)}", "env.X=null", "percents=[20, 50]"]
+    expected = ProfileSettings(triton_args=texts, env={"X": "null"}, percents=(20.0, 50.0))
+    assert with_values(ProfileSettings(), given) == expected
 
 
 @pytest.mark.parametrize(
     "twice",
-    [
-        ["triton_args=--a=1", "triton_args=--b=2"],
-        ["env.A=1", "env.A=1"],
-        ["env.A=1", "env={}"],
-    ],
+    [["triton_args=--a=1", "triton_args=--b=2"], ["env.A=1", "env.A=1"], ["env.A=1", "env={}"]],
 )
 def test_a_value_that_a_later_one_would_replace_is_refused(twice: list[str]) -> None:
     with pytest.raises(InputError, match="given twice") as wrong:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,14 +13,18 @@ from controlplane.domain.errors import EngineError, NotNow
 from controlplane.files import writing
 
 
+def refusing(code: int, words: str) -> Callable[..., None]:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(code, words)
+
+    return fail
+
+
 def test_a_full_disk_leaves_the_old_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "plan.json"
     writing.write_json(path, {"a": 1})
 
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(writing.os, "fsync", full)
+    monkeypatch.setattr(writing.os, "fsync", refusing(errno.ENOSPC, "No space left on device"))
     with pytest.raises(NotNow, match="No space left on device; the old file is unchanged; make room"):
         writing.write_json(path, {"a": 2})
     assert path.read_text() == writing.to_json({"a": 1})
@@ -31,11 +36,7 @@ def test_what_a_redirect_writes_is_written_over_where_the_disk_is_full(
 ) -> None:
     path = tmp_path / "slots.json"
     writing.write_vital(path, "before\n")
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(writing.tempfile, "mkstemp", full)
+    monkeypatch.setattr(writing.tempfile, "mkstemp", refusing(errno.ENOSPC, "No space left on device"))
     writing.write_vital(path, "a little more\n")
     assert path.read_text() == "a little more\n"
     with pytest.raises(EngineError, match="No space left"):
@@ -49,18 +50,14 @@ def test_what_a_file_holds_already_needs_no_disk(
 ) -> None:
     path = tmp_path / "models.map"
     writing.write_derived(path, "m 2\n")
-
-    def refused(*_: object, **__: object) -> None:
-        raise OSError(code, "refused")
-
-    monkeypatch.setattr(writing.tempfile, "mkstemp", refused)
+    monkeypatch.setattr(writing.tempfile, "mkstemp", refusing(code, "refused"))
     writing.write_derived(path, "m 2\n")
     if code in (errno.EIO, errno.EROFS):
         with pytest.raises(EngineError, match="refused"):
             writing.write_derived(path, "m 3\n")
 
 
-def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
+def test_a_pipe_is_written_to_and_stays_and_a_device_that_refuses_is_named(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -70,9 +67,6 @@ def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
     finally:
         os.close(reader)
     assert pipe.is_fifo()
-
-
-def test_a_device_that_refuses_is_named() -> None:
     with pytest.raises(EngineError, match="/dev/full"):
         writing.write_text(Path("/dev/full"), "the plan")
     assert Path("/dev/full").is_char_device()

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from build import gateway_settings
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,16 +31,12 @@ from controlplane.gateway.facade.refusals import LimitReached, Meter, Refusal
 from controlplane.gateway.security.certificate import check_exposure
 from controlplane.gateway.security.registry import ClientRegistry, LimitRegistry
 
-PORTS = ("http_port", "grpc_port", "metrics_port")
 ONE = Client("one", ("a", "b"), token_sha256=hashed("secret"), max_rate_rps=5)
 TWO = Client("two", ("*",), certificate="two.example", max_requests=3)
 
 
-ANY_SETTINGS = {"host": "", **dict.fromkeys(PORTS, 1), "slots": 2, "members": 8, "haproxy": ""}
-
-
 def settings(*, tokens: bool, former: FormerFacade | None = None) -> GatewaySettings:
-    return GatewaySettings(**ANY_SETTINGS, former=former, protection=AccessConfig(tokens=tokens))
+    return gateway_settings(former=former, protection=AccessConfig(tokens=tokens))
 
 
 def test_the_maps_of_haproxy_hold_credentials_grants_limits_and_refusals(tmp_path: Path) -> None:

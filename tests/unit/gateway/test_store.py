@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from build import gateway_settings
 from certificates import Authority
 
 from controlplane.domain.errors import GatewayError, InputError
 from controlplane.domain.fleet import AccessConfig, Backend, GatewayConfig, Route
-from controlplane.files.gateway import GatewaySettings
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway import startup, store
 from controlplane.gateway.haproxy import HaproxyGateway
@@ -22,15 +22,7 @@ from controlplane.gateway.startup import Startup
 
 ONE = Backend("one", "127.0.0.1", 9000, 9001)
 TWO = Backend("two", "127.0.0.1", 9010, 9011)
-SETTINGS = GatewaySettings(
-    host="127.0.0.1",
-    http_port=8000,
-    grpc_port=8001,
-    metrics_port=8002,
-    slots=4,
-    members=2,
-    haproxy="/usr/sbin/haproxy",
-)
+SETTINGS = gateway_settings()
 
 
 def test_a_table_comes_back_as_it_was_saved(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.files.waiting import wait_until
 from controlplane.gateway import controller_keeper, processes, store, supervise
 from controlplane.gateway.controller_keeper import ControllerKeeper
-from controlplane.gateway.facade import chores
+from controlplane.gateway.facade import __main__ as facade
 from controlplane.gateway.processes import LABEL, ROLE_LABEL, Held, Listeners
 from controlplane.gateway.running import RuntimeSocket
 from controlplane.gateway.supervise import ManagedProcess, Supervisor, back_off_s, ended
@@ -298,10 +298,10 @@ def test_a_host_that_refuses_is_asked_again(tmp_path: Path, monkeypatch: pytest.
                 raise refusals.pop(0)
             started.set()
 
-        monkeypatch.setattr(chores, "_LOOK_S", 0.0)
+        monkeypatch.setattr(facade, "_LOOK_S", 0.0)
         monkeypatch.setattr(processes, "STARTING_S", 0.0)
         monkeypatch.setattr(asyncio, "to_thread", refused)
-        keeping = asyncio.create_task(chores.keep_supervisor(places, Held()))
+        keeping = asyncio.create_task(facade.keep_supervisor(places, Held()))
         try:
             await asyncio.wait_for(started.wait(), 30)
             assert not keeping.done()
@@ -319,7 +319,7 @@ def test_one_that_dies_soon_after_its_start_is_replaced_too(
     monkeypatch.setattr(processes, "find", lambda *_: tuple(living))
     places = GatewayPaths.of(tmp_path)
     places.supervisor_lock.touch()
-    monkeypatch.setattr(chores, "_LOOK_S", 0.01)
+    monkeypatch.setattr(facade, "_LOOK_S", 0.01)
     monkeypatch.setattr(processes, "STARTING_S", 3600.0)
 
     async def run() -> None:
@@ -330,7 +330,7 @@ def test_one_that_dies_soon_after_its_start_is_replaced_too(
             starts.put_nowait(None)
 
         monkeypatch.setattr(asyncio, "to_thread", started)
-        keeping = asyncio.create_task(chores.keep_supervisor(places, Held()))
+        keeping = asyncio.create_task(facade.keep_supervisor(places, Held()))
         try:
             for _ in range(2):
                 await asyncio.wait_for(starts.get(), 30)

@@ -30,16 +30,26 @@ terminate called after throwing an instance of 'boost::interprocess::lock_except
 """
 
 
-def test_a_models_own_words_come_before_all_others() -> None:
-    assert readiness.reasons(BROKEN_MODEL) == [
-        "failed to load 'echo' version 1: Internal: RuntimeError: no such engine"
-    ]
+STEPS = "".join(f'I1121 11:41:01.5 17353 x.cc:1] "step {i}"\n' for i in range(20))
+WARNED = "[WARN] evhtp.c:4050 NODELAY NOT SUPPORTED :: (errno: Operation not supported)\n"
 
 
-def test_errors_where_no_model_failed() -> None:
-    assert readiness.reasons("error: creating server: Internal - no such flag\n") == [
-        "error: creating server: Internal - no such flag"
-    ]
+@pytest.mark.parametrize(
+    ("log", "reasons"),
+    [
+        (BROKEN_MODEL, ["failed to load 'echo' version 1: Internal: RuntimeError: no such engine"]),
+        (
+            "error: creating server: Internal - no such flag\n",
+            ["error: creating server: Internal - no such flag"],
+        ),
+        (STEPS + "+---+\n| a |\n", STEPS.splitlines()[-6:]),
+        (f"the last words\n{WARNED * 9}", ["the last words"]),
+        ("", []),
+    ],
+    ids=["a model's own words", "no model failed", "no error", "a warning of each connection", "empty"],
+)
+def test_the_reasons_are_the_most_telling_lines(log: str, reasons: list[str]) -> None:
+    assert readiness.reasons(log) == reasons
 
 
 @pytest.mark.parametrize(
@@ -64,12 +74,6 @@ def test_a_backend_that_an_image_has_not_comes_with_the_way_out(backend: str, wa
 def test_what_may_go_well_next_time() -> None:
     assert readiness.failed_by_chance(RACE)
     assert not readiness.failed_by_chance(BROKEN_MODEL)
-
-
-def test_the_last_lines_where_nothing_is_an_error() -> None:
-    log = "\n".join(f'I1121 11:41:01.5 17353 x.cc:1] "step {i}"' for i in range(20)) + "\n+---+\n| a |\n"
-    assert [line[-3:-1] for line in readiness.reasons(log, most=2)] == ["18", "19"]
-    assert readiness.reasons("") == []
 
 
 def test_what_a_server_has_not_read_is_counted_at_its_sockets_alone(tmp_path: Path) -> None:
@@ -104,6 +108,4 @@ def test_what_cannot_be_seen_at_a_server_is_given_all_of_its_time(
 
 
 def test_a_warning_of_each_connection_is_no_part_of_a_log() -> None:
-    warned = "[WARN] evhtp.c:4050 NODELAY NOT SUPPORTED :: (errno: Operation not supported)\n"
-    assert readiness.said(f"begins\n{warned * 3}ends") == "begins\nends"
-    assert readiness.reasons(f"the last words\n{warned * 9}") == ["the last words"]
+    assert readiness.said(f"begins\n{WARNED * 3}ends") == "begins\nends"

@@ -22,6 +22,7 @@ def test_a_line_is_read() -> None:
     found = record(LINE)
     assert found == Record("grpc:h77", 12, "m", "one:abc", 200, None, 100, 200, 1700000001.75, 1500.0, False)
     assert not found.failed
+    assert record(LINE.replace(" -- ", " SH/0/shop ")).client == "shop", "where clients have tokens"
     only_counts = record(LINE.replace(" m ", " - "))
     assert (only_counts.sender, only_counts.number, only_counts.endpoint) == ("grpc:h77", 12, "")
 
@@ -77,25 +78,21 @@ def test_a_server_that_has_unloaded_the_model_failed(protocol: str, http: int, g
     assert (found.unloaded, found.failed, found.grpc, found.http) == (True, True, grpc, http)
 
 
-def test_a_request_that_no_server_took_is_one() -> None:
-    found = record(LINE.replace("one:abc g_3 200 -", "<NOSRV> g_3 503 14"))
-    assert (found.server, found.failed) == ("", True)
-
-
 @pytest.mark.parametrize(
     ("words", "server"),
-    [("one:abc:backup g_3", "one:abc"), ("gate q_3", ""), ("127.0.0.1 9001", ""), ("::1 9001", "")],
+    [
+        ("one:abc:backup g_3", "one:abc"),
+        ("gate q_3", ""),
+        ("<NOSRV> g_3", ""),
+        ("127.0.0.1 9001", ""),
+        ("::1 9001", ""),
+    ],
 )
 def test_a_server_is_known_by_its_line_and_one_of_an_earlier_version_by_nothing(
     words: str, server: str
 ) -> None:
     found = record(LINE.replace("one:abc g_3", words))
     assert (found.server, found.failed) == (server, False)
-
-
-def test_the_client_of_a_request_is_known_where_clients_have_tokens() -> None:
-    found = record("http:h1 1 m one:abc g_3 502 - SH/0/shop 9 9 1700 1800")
-    assert (found.client, found.held) == ("shop", True)
 
 
 @given(st.binary(max_size=200))

@@ -26,12 +26,6 @@ def test_a_sampled_request_is_read_with_its_parent_and_times() -> None:
     assert sampled(line(f"00-{TRACE}-{PARENT}-03 {AUDITED}")) == expected, "flags beside sampled"
 
 
-def test_a_request_of_the_facade_has_no_endpoint() -> None:
-    found = sampled(line(f"00-{TRACE}-{PARENT}-01", LINE.replace(" rank ", " - ")))
-    assert found is not None
-    assert found.endpoint == ""
-
-
 @pytest.mark.parametrize(
     "context",
     [
@@ -49,12 +43,19 @@ def test_a_request_without_a_sampled_context_has_no_span(context: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "failed"), [("200 0", False), ("200 14", True), ("503 -", True), ("404 -", False)]
+    ("words", "endpoint", "failed"),
+    [
+        ("rank one:abc g_3 200 0", "rank", False),
+        ("rank one:abc g_3 200 14", "rank", True),
+        ("rank one:abc g_3 503 -", "rank", True),
+        ("rank one:abc g_3 404 -", "rank", False),
+        ("- one:abc g_3 200 0", "", False),  # a request of the facade
+    ],
 )
-def test_a_failure_of_the_fleet_is_an_error(status: str, failed: bool) -> None:
-    found = sampled(line(f"00-{TRACE}-{PARENT}-01", LINE.replace(" 200 0 ", f" {status} ")))
+def test_a_failure_of_the_fleet_is_an_error(words: str, endpoint: str, failed: bool) -> None:
+    found = sampled(line(f"00-{TRACE}-{PARENT}-01", LINE.replace("rank one:abc g_3 200 0", words)))
     assert found is not None
-    assert found.failed is failed
+    assert (found.endpoint, found.failed) == (endpoint, failed)
 
 
 def test_the_audit_log_says_the_same_of_a_traced_line() -> None:

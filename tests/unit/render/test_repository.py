@@ -37,6 +37,14 @@ def partition(*endpoints: str, model: str = "m", batch: int = 4) -> Partition:
     return build.partition("P1", 50.0, *endpoints, model=model, batch=batch)
 
 
+def tree_of(repository: Path, served: Partition) -> Tree:
+    return render_partition(served, gpu_type="cpu", repository=repository)
+
+
+def write(repository: Path, config: str, model: str = "m") -> None:
+    (repository / model / "config.pbtxt").write_text(config)
+
+
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     for name in ("m", "other"):
@@ -49,14 +57,12 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_the_model_is_linked_under_its_endpoint(repository: Path) -> None:
-    tree = render_partition(partition("W1", "W2"), gpu_type="cpu", repository=repository)
+    tree = tree_of(repository, partition("W1", "W2"))
     assert set(tree.entries) == {
         f"{endpoint}/{name}" for endpoint in ("W1", "W2") for name in ("config.pbtxt", "1", "2", "labels.txt")
     }
     assert tree.entries["W1/2"] == Link(str(repository / "m" / "2"))
-    config = tree.entries["W2/config.pbtxt"]
-    assert isinstance(config, str)
-    assert 'name: "W2"' in config
+    assert _config(tree, "W2").name == "W2"
 
 
 def test_a_queue_policy_that_contradicts_the_spec_is_refused_in_its_file(repository: Path) -> None:
@@ -64,36 +70,37 @@ def test_a_queue_policy_that_contradicts_the_spec_is_refused_in_its_file(reposit
     with file.open("a") as config:
         config.write("dynamic_batching { default_queue_policy { timeout_action: DELAY } }")
     part = partition("W1")
-    render_partition(part, gpu_type="cpu", repository=repository)
+    tree_of(repository, part)
     drops = replace(part, workloads=(replace(part.workloads[0], drop_after_ms=5.0),))
     with pytest.raises(InputError) as refused:
-        render_partition(drops, gpu_type="cpu", repository=repository)
+        tree_of(repository, drops)
     assert refused.value.file == str(file)
 
 
 @pytest.mark.parametrize("most", [0, 8])
 def test_requests_larger_than_the_model_takes_are_refused(repository: Path, most: int) -> None:
-    (repository / "m" / "config.pbtxt").write_text(f'backend: "b" max_batch_size: {most}')
-    part = partition("W1", batch=16)
-    sent = replace(part, workloads=(replace(part.workloads[0], client_batch=16),))
-    plan = Plan("joint", Rule.P99, "ours", (PlannedGpu("g", "cpu", (sent,)),))
-    with pytest.raises(InputError) as refused:
-        refuse_large_requests(plan, repository)
+    write(repository, f'backend: "b" max_batch_size: {most}')
+
+    def plan(client_batch: int) -> Plan:
+        part = partition("W1", batch=16)
+        sent = replace(part, workloads=(replace(part.workloads[0], client_batch=client_batch),))
+        return Plan("joint", Rule.P99, "ours", (PlannedGpu("g", "cpu", (sent,)),))
+
+    says = f"'W1' sends 16 inferences in a request, and the model takes {max(most, 1)} at most"
+    with pytest.raises(InputError, match=says) as refused:
+        refuse_large_requests(plan(16), repository)
     assert refused.value.file == str(repository / "m" / "config.pbtxt")
     assert refused.value.field == "max_batch_size"
-    assert f"'W1' sends 16 inferences in a request, and the model takes {max(most, 1)} at most" in str(
-        refused.value
-    )
-    alone = replace(part, workloads=(replace(part.workloads[0], client_batch=max(most, 1)),))
-    refuse_large_requests(replace(plan, gpus=(PlannedGpu("g", "cpu", (alone,)),)), repository)
+    refuse_large_requests(plan(max(most, 1)), repository)
 
 
 def test_the_workloads_of_one_model_are_one_model_and_aliases_of_it(repository: Path) -> None:
-    (repository / "m" / "config.pbtxt").write_text(
+    write(
+        repository,
         f'backend: "b" max_batch_size: 8 {TENSORS} model_warmup [ {{ name: "w" batch_size: 1 }} ]'
-        'parameters { key: "a" value { string_value: "1" } } model_transaction_policy { decoupled: true }'
+        'parameters { key: "a" value { string_value: "1" } } model_transaction_policy { decoupled: true }',
     )
-    tree = render_partition(partition("W2", "W3", "W1"), gpu_type="cpu", repository=repository)
+    tree = tree_of(repository, partition("W2", "W3", "W1"))
     model, alias, other = (_config(tree, endpoint) for endpoint in ("W1", "W2", "W3"))
     assert model.dynamic_batching.preferred_batch_size == [4], "the first name bears the model"
     assert not model.HasField("ensemble_scheduling")
@@ -111,11 +118,7 @@ def test_the_workloads_of_one_model_are_one_model_and_aliases_of_it(repository: 
 
 
 def test_the_order_of_the_workloads_changes_nothing(repository: Path) -> None:
-    one, other = (
-        render_partition(partition(*names), gpu_type="cpu", repository=repository)
-        for names in (("W1", "W2"), ("W2", "W1"))
-    )
-    assert one == other
+    assert tree_of(repository, partition("W1", "W2")) == tree_of(repository, partition("W2", "W1"))
 
 
 @pytest.mark.parametrize(
@@ -131,23 +134,21 @@ def test_the_order_of_the_workloads_changes_nothing(repository: Path) -> None:
 def test_a_model_that_has_no_alias_is_refused_with_the_way_out(
     repository: Path, config: str, reason: str
 ) -> None:
-    (repository / "m" / "config.pbtxt").write_text(f'backend: "b" {config}')
+    write(repository, f'backend: "b" {config}')
     shared = partition("a", "b", "c")
     named = tuple(replace(w, name=f"W-{w.endpoint}") for w in shared.workloads)
     with pytest.raises(InputError, match=reason) as refused:
-        render_partition(replace(shared, workloads=named), gpu_type="cpu", repository=repository)
+        tree_of(repository, replace(shared, workloads=named))
     assert "workloads W-a, W-b and W-c cannot share one queue of model 'm'" in refused.value.problem
     assert "`isolated: true` at each of them in the spec" in refused.value.problem
     assert refused.value.file == str(repository / "m" / "config.pbtxt")
     assert refused.value.exit_code == 2
-    render_partition(partition("W1"), gpu_type="cpu", repository=repository)
+    tree_of(repository, partition("W1"))
 
 
 def test_one_version_of_several_may_be_shared(repository: Path) -> None:
-    (repository / "m" / "config.pbtxt").write_text(
-        f'backend: "b" version_policy {{ specific {{ versions: 1 }} }} {TENSORS}'
-    )
-    tree = render_partition(partition("W1", "W2"), gpu_type="cpu", repository=repository)
+    write(repository, f'backend: "b" version_policy {{ specific {{ versions: 1 }} }} {TENSORS}')
+    tree = tree_of(repository, partition("W1", "W2"))
     assert _config(tree, "W2").version_policy == _config(tree, "W1").version_policy
 
 
@@ -159,13 +160,13 @@ def _config(tree: Tree, endpoint: str) -> ModelConfig:
 
 def test_the_hash_changes_with_the_text_and_with_nothing_else(repository: Path) -> None:
     def content_hash(served: Partition) -> str:
-        return render_partition(served, gpu_type="cpu", repository=repository).content_hash
+        return tree_of(repository, served).content_hash
 
     assert content_hash(partition("W1")) == content_hash(partition("W1"))
     assert content_hash(partition("W1")) != content_hash(partition("W1", batch=5))
     assert content_hash(partition("W1")) != content_hash(partition("W1", model="other"))
     before = content_hash(partition("W1"))
-    (repository / "m" / "config.pbtxt").write_text('backend: "b"\nmax_batch_size: 7\n')
+    write(repository, 'backend: "b"\nmax_batch_size: 7\n')
     assert content_hash(partition("W1")) != before
 
 
@@ -174,7 +175,7 @@ def test_a_name_that_leaves_the_repository_is_refused(repository: Path, name: st
     with pytest.raises(InputError, match="is not a valid name"):
         read_source(repository, name)
     with pytest.raises(InputError, match="is not a valid name"):
-        render_partition(partition(name), gpu_type="cpu", repository=repository)
+        tree_of(repository, partition(name))
 
 
 def test_a_missing_directory_names_the_nearest(repository: Path) -> None:
@@ -206,10 +207,10 @@ def test_a_broken_configuration_names_file_and_line(repository: Path) -> None:
 
 def test_an_endpoint_twice_or_a_model_not_served_is_refused(repository: Path) -> None:
     with pytest.raises(InputError, match="twice"):
-        render_partition(partition("W1", "W1"), gpu_type="cpu", repository=repository)
+        tree_of(repository, partition("W1", "W1"))
     unserved = Partition("P1", 50, models=(), workloads=partition("W1").workloads)
     with pytest.raises(InputError, match="lists no model 'm'"):
-        render_partition(unserved, gpu_type="cpu", repository=repository)
+        tree_of(repository, unserved)
 
 
 def test_only_one_partition_may_serve_a_model_with_sequences(repository: Path) -> None:
@@ -219,7 +220,7 @@ def test_only_one_partition_may_serve_a_model_with_sequences(repository: Path) -
         return Plan("joint", Rule.P99, "ours", gpus)
 
     refuse_pooled_sequences(plan("W1-1", "W1-2"), repository)
-    (repository / "m" / "config.pbtxt").write_text('backend: "b" sequence_batching { }')
+    write(repository, 'backend: "b" sequence_batching { }')
     refuse_pooled_sequences(plan("W1"), repository)
     with pytest.raises(
         InputError, match=r"'W1' is served by a pool \(W1-1, W1-2\).*`isolated: true`"
@@ -244,8 +245,8 @@ def resources(config: ModelConfig) -> list[str]:
 
 def test_an_ensemble_is_served_with_its_steps_and_the_plans_batch(repository: Path) -> None:
     write_ensemble(repository)
-    (repository / "other" / "config.pbtxt").write_text(f'backend: "b" max_batch_size: 2 {TENSORS}')
-    tree = render_partition(partition("E", model="e", batch=4), gpu_type="cpu", repository=repository)
+    write(repository, f'backend: "b" max_batch_size: 2 {TENSORS}', "other")
+    tree = tree_of(repository, partition("E", model="e", batch=4))
     whole, one, other = (_config(tree, name) for name in ("E", "m", "other"))
     assert (whole.name, len(whole.instance_group), whole.HasField("dynamic_batching")) == ("E", 0, False)
     assert one.dynamic_batching.preferred_batch_size == [4]
@@ -257,7 +258,7 @@ def test_an_ensemble_is_served_with_its_steps_and_the_plans_batch(repository: Pa
 def test_the_steps_of_an_ensemble_take_turns_where_it_is_served_and_measured(repository: Path) -> None:
     write_ensemble(repository)
     served, plain = partition("E", model="e", batch=4), partition("W1")
-    tree = render_partition(served, gpu_type="cpu", repository=repository)
+    tree = tree_of(repository, served)
     measured = profiling_tree(read_source(repository, "e"), endpoints={"e.b4": 4}, gpu_type="cpu")
     for rendered in (tree, measured):
         assert [resources(_config(rendered, step)) for step in ("m", "other")] == [[TURN], [TURN]]
@@ -267,11 +268,9 @@ def test_the_steps_of_an_ensemble_take_turns_where_it_is_served_and_measured(rep
 
 def test_what_a_calling_model_executes_takes_no_turn(repository: Path) -> None:
     """It waits for them: with a turn of its own it would wait for ever."""
-    (repository / "m" / "config.pbtxt").write_text(
-        'backend: "b" parameters { key: "composing_models" value { string_value: "other" } }'
-    )
+    write(repository, 'backend: "b" parameters { key: "composing_models" value { string_value: "other" } }')
     calling = partition("W1")
-    tree = render_partition(calling, gpu_type="cpu", repository=repository)
+    tree = tree_of(repository, calling)
     assert [resources(_config(tree, name)) for name in ("W1", "other")] == [[], []]
     assert not takes_turns(calling, partition_sources(calling, repository))
 
@@ -283,7 +282,7 @@ def test_an_endpoint_named_as_a_step_is_refused(repository: Path) -> None:
         'ensemble_scheduling { step [ { model_name: "m" model_version: -1 } ] }'
     )
     with pytest.raises(InputError, match="model 'e' executes 'm' in partition 'P1'"):
-        render_partition(partition("m", model="e"), gpu_type="cpu", repository=repository)
+        tree_of(repository, partition("m", model="e"))
 
 
 @pytest.mark.parametrize(
@@ -351,13 +350,8 @@ def test_a_profile_is_of_the_instances_that_are_served(repository: Path) -> None
         config.read_text() + "sequence_batching { direct { } } instance_group { count: 3 kind: KIND_CPU }"
     )
     source = read_source(repository, "m")
-    [(path, text)] = [
-        (path, entry)
-        for path, entry in profiling_tree(source, endpoints={"m.b1": 1}, gpu_type="cpu").entries.items()
-        if isinstance(entry, str)
-    ]
-    [group] = text_format.Parse(text, ModelConfig()).instance_group
-    assert (path, group.count, len(group.rate_limiter.resources)) == ("m.b1/config.pbtxt", 3, 1)
+    [group] = _config(profiling_tree(source, endpoints={"m.b1": 1}, gpu_type="cpu"), "m.b1").instance_group
+    assert (group.count, len(group.rate_limiter.resources)) == (3, 1)
     assert takes_turns(partition("a"), {"m": source})
 
 
@@ -378,8 +372,8 @@ def test_with_the_batch_library_a_batch_is_no_part_of_the_content(repository: Pa
     tree, batches = with_library(repository, 4)
     assert batches == (("W1", 4),)
     assert tree.entries["W1/batchstrategy.so"] == Link(LIBRARY)
-    config = text_format.Parse(str(tree.entries["W1/config.pbtxt"]), ModelConfig())
-    assert list(config.dynamic_batching.preferred_batch_size) == [8], "several would close batches early"
+    batching = _config(tree, "W1").dynamic_batching
+    assert list(batching.preferred_batch_size) == [8], "several would close batches early"
     other, batches = with_library(repository, 2)
     assert batches == (("W1", 2),)
     assert other.content_hash == tree.content_hash
@@ -399,7 +393,7 @@ def test_models_whose_batches_the_library_cannot_count_are_served_as_without_it(
         "own parameter": LIVE
         + 'parameters { key: "TRITON_BATCH_STRATEGY_PATH" value { string_value: "/x.so" } }',
     }.get(reason, LIVE)
-    (repository / "m" / "config.pbtxt").write_text(config)
+    write(repository, config)
     own = {"own file": "m", "own version": "m/2"}.get(reason)
     if own is not None:
         (repository / own / "batchstrategy.so").touch()
@@ -409,14 +403,14 @@ def test_models_whose_batches_the_library_cannot_count_are_served_as_without_it(
     served = replace(
         partition("W1"), models=(replace(partition("W1").models[0], max_queue_delay_us=delay_us),)
     )
-    assert tree == render_partition(served, gpu_type="cpu", repository=repository)
+    assert tree == tree_of(repository, served)
 
 
 def test_a_shared_shadow_has_the_models_of_all_its_partitions_which_must_not_differ(repository: Path) -> None:
     write_ensemble(repository)
-    (repository / "other" / "config.pbtxt").write_text(f'backend: "b" max_batch_size: 2 {TENSORS}')
+    write(repository, f'backend: "b" max_batch_size: 2 {TENSORS}', "other")
     first, second, other = (
-        render_partition(one, gpu_type="cpu", repository=repository)
+        tree_of(repository, one)
         for one in (partition("E", model="e"), partition("W"), partition("F", model="e", batch=2))
     )
     both = together([first, second], "cpu-0")

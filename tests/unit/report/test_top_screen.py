@@ -174,19 +174,7 @@ def test_a_redirect_that_is_refused_says_why() -> None:
     play(fleet, scene)
 
 
-def test_figures_are_renewed_under_a_question() -> None:
-    fleet = Fleet()
-
-    async def scene(screen: Screen) -> None:
-        await screen.pilot.press("r")
-        fleet.status = replace(STATUS, workloads=(replace(STATUS.workloads[0], rate_rps=95.0),))
-        await screen.until(lambda: screen.names() == ["search"])
-        assert screen.cells("search")[1] == "95.0"
-
-    play(fleet, scene)
-
-
-def test_figures_stay_while_a_fleet_cannot_be_read() -> None:
+def test_figures_stay_while_a_fleet_cannot_be_read_and_are_renewed_under_a_question() -> None:
     fleet = Fleet()
 
     async def scene(screen: Screen) -> None:
@@ -195,6 +183,10 @@ def test_figures_stay_while_a_fleet_cannot_be_read() -> None:
         assert screen.names() == ["search", "ads"]
         fleet.broken = None
         await screen.until(lambda: "2 workloads" in screen.head())
+        await screen.pilot.press("r")
+        fleet.status = replace(STATUS, workloads=(replace(STATUS.workloads[0], rate_rps=95.0),))
+        await screen.until(lambda: screen.names() == ["search"])
+        assert screen.cells("search")[1] == "95.0"
 
     play(fleet, scene)
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from build import gateway_settings
 from certificates import Authority
 from host_ports import free_ports
 
@@ -20,7 +21,7 @@ from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import AccessConfig
 from controlplane.domain.observation import BatchStatistics
 from controlplane.files.fleets import FleetFiles
-from controlplane.files.gateway import GatewaySettings, write_settings
+from controlplane.files.gateway import write_settings
 from controlplane.files.gateway.access import Client, hashed, write_clients
 from controlplane.files.gateway_paths import GatewayPaths
 from controlplane.gateway.security import certificate
@@ -45,14 +46,10 @@ def gateway(files: FleetFiles, protection: AccessConfig) -> GatewayPaths:
     """The files of a gateway with this protection."""
     places = GatewayPaths.of(files.gateway)
     places.make()
-    ports = dict.fromkeys(("http_port", "grpc_port", "metrics_port"), 1)
     fields = AccessConfig(
         certificate=protection.certificate, key=protection.key, tokens=True, plain_text=protection.plain_text
     )
-    settings = GatewaySettings(
-        host="127.0.0.1", slots=4, members=8, haproxy="haproxy", protection=fields, **ports
-    )
-    write_settings(places.settings, settings)
+    write_settings(places.settings, gateway_settings(protection=fields))
     if protection.certificate and protection.key:
         pem = certificate.combined(Path(protection.certificate), Path(protection.key))
         places.certificate.write_bytes(pem)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 import jsonschema
 import pytest
 from object_store import served
+from told import Ctl
 
 from controlplane.cli.main import run
 from controlplane.cli.schemas import schema
@@ -33,56 +33,39 @@ def write(model: Path, config: str) -> None:
     (model / "config.pbtxt").write_text(config)
 
 
-def test_the_document_is_valid_and_the_spec_is_written(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["init", "models", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+def test_the_document_is_valid_and_the_spec_is_written(ctl: Ctl) -> None:
+    document = ctl("init models --json").document
     jsonschema.Draft202012Validator(schema("init")).validate(document)
     assert (document["spec"], document["models"][0]["state"]) == ("spec.yaml", "ready")
-    assert run(["plan", "spec.yaml"]) == 2
-    assert "profile" in capsys.readouterr().err
+    assert "profile" in ctl("plan spec.yaml", code=2).err
 
 
-def test_a_spec_that_exists_is_kept_without_force(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_spec_that_exists_is_kept_without_force_and_by_check(directory: Path, ctl: Ctl) -> None:
     (directory / "spec.yaml").write_text("mine")
-    assert run(["init", "models"]) == 2
-    assert "--force" in capsys.readouterr().err
+    assert "--force" in ctl("init models", code=2).err
+    ctl("init models --check")
+    write(directory / "models" / "open", CONFIG.replace("[ 4 ]", "[ -1 ]"))
+    assert "needs inputs" in ctl("init models --check", code=1).out
     assert (directory / "spec.yaml").read_text() == "mine"
-    assert run(["init", "models", "--force"]) == 0
+    ctl("init models --force")
     assert (directory / "spec.yaml").read_text() != "mine"
 
 
-def test_check_looks_beside_a_spec_that_exists_and_keeps_it(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (directory / "spec.yaml").write_text("mine")
-    assert run(["init", "models", "--check"]) == 0
-    write(directory / "models" / "open", CONFIG.replace("[ 4 ]", "[ -1 ]"))
-    assert run(["init", "models", "--check"]) == 1
-    assert (directory / "spec.yaml").read_text() == "mine"
-    assert "needs inputs" in capsys.readouterr().out
-
-
-def test_a_folder_that_is_no_model_is_named(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_no_model_is_named(directory: Path, ctl: Ctl) -> None:
     (directory / "models" / "empty").mkdir()
     (directory / "models" / ".git").mkdir()
-    assert run(["init", "models", "--check"]) == 0
-    warned = capsys.readouterr().err
+    warned = ctl("init models --check").err
     assert "models/empty is no model" in warned
     assert ".git" not in warned
 
 
-def test_a_backend_that_is_not_installed_is_named(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_backend_that_is_not_installed_is_named(directory: Path, ctl: Ctl) -> None:
     binary = directory / "triton" / "bin" / "tritonserver"
     binary.parent.mkdir(parents=True)
     binary.write_text("")
     binary.chmod(0o755)
     (directory / "triton" / "backends" / "python").mkdir(parents=True)
-    assert run(["init", "models", "--launcher", "process"]) == 3
-    assert "no backend b (it has: python)" in capsys.readouterr().out
+    assert "no backend b (it has: python)" in ctl("init models --launcher process", code=3).out
 
 
 def test_without_a_model_that_can_be_planned_nothing_is_written(directory: Path) -> None:
@@ -112,34 +95,27 @@ def test_a_folders_name_steers_no_terminal_and_adds_no_workload(
     assert [w.name for w in read_spec(directory / "spec.yaml")[0].workloads] == ["m"]
 
 
-def test_a_repository_that_is_not_here_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["init", "nowhere"]) == 2
-    assert "nowhere: REPOSITORY: is not a directory" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("verb", [("profile", "--repository"), ("render", "plan.json", "--repository")])
-def test_other_verbs_name_the_one_that_copies_a_bucket(
-    verb: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run([*verb, "s3://http://host:9000/bucket/models"]) == 2
-    assert "`ctl init s3://http://host:9000/bucket/models` copies it to models" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("init nowhere", "nowhere: REPOSITORY: is not a directory"),
+        ("init gs://bucket/models", "models: exists already"),
+        ("profile --repository s3://http://host:9000/b/models", "`ctl init s3://http://host:9000/b/models`"),
+        ("render plan.json --repository gs://b/models", "`ctl init gs://b/models` copies it to models"),
+    ],
+)
+def test_a_repository_that_cannot_be_used_is_refused(arguments: str, says: str, ctl: Ctl) -> None:
+    assert says in ctl(arguments, code=2).err
 
 
 def test_a_bucket_is_copied_and_its_copy_stands_in_the_spec(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    directory: Path, monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    with served({"all/mine/m/config.pbtxt": CONFIG.encode(), "all/mine/m/1/model": b"weights"}) as (
-        _,
-        endpoint,
-    ):
-        assert run(["init", f"s3://{endpoint}/bucket/all/mine"]) == 0
-    assert f"s3://{endpoint}/bucket/all/mine: copied 2 files" in capsys.readouterr().err
+    files = {"all/mine/m/config.pbtxt": CONFIG.encode(), "all/mine/m/1/model": b"weights"}
+    with served(files) as (_, endpoint):
+        told = ctl(f"init s3://{endpoint}/bucket/all/mine")
+    assert f"s3://{endpoint}/bucket/all/mine: copied 2 files" in told.err
     assert (directory / "mine" / "m" / "1" / "model").read_bytes() == b"weights"
     assert "Made by `ctl init mine`" in (directory / "spec.yaml").read_text()
-
-
-def test_a_bucket_is_not_copied_over_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["init", "gs://bucket/models"]) == 2
-    assert "models: exists already" in capsys.readouterr().err

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from told import Ctl
 
-from controlplane.cli.main import run
 from controlplane.domain.device import MPS_GRID, Device, ShareKind
 from controlplane.domain.profile import Environment, Measurement, Profile
 from controlplane.files.measurements.profiles import write_device, write_profile
@@ -35,38 +35,28 @@ def directory(directory: Path) -> Path:
     return directory
 
 
-def test_a_plan_that_overfills_the_memory_is_refused(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_that_overfills_the_memory_is_refused(directory: Path, ctl: Ctl) -> None:
     (directory / "spec.yaml").write_text(SPEC.format(count=1))
-    assert run(["plan", "spec.yaml", "--json"]) == 3
-    assert len(json.loads(capsys.readouterr().out)["infeasible"]) == 1
+    assert len(ctl("plan spec.yaml --json", code=3).document["infeasible"]) == 1
 
     (directory / "spec.yaml").write_text(SPEC.format(count=2))
-    assert run(["plan", "spec.yaml", "-o", "plan.json"]) == 0
-    document = json.loads((directory / "plan.json").read_text())
+    document = ctl("plan spec.yaml --json").document
     one, two = document["gpus"]
     assert [gpu["memory_mb"] for gpu in (one, two)] == [15360.0] * 2
     together = {**one, "memory_mb": None, "partitions": [*one["partitions"], *two["partitions"]]}
     (directory / "plan.json").write_text(json.dumps({**document, "gpus": [together]}))
     violations = verify_plan(read_plan(directory / "plan.json")[0], directory / "profiles")
     assert any(v.reason.startswith("needs 18000 MB and has 15360 MB: ") for v in violations)
-    capsys.readouterr()
-    assert run(["apply", "plan.json", "--yes", "--fleet", "never"]) == 2
-    assert "needs 18000 MB" in capsys.readouterr().err
+    assert "needs 18000 MB" in ctl("apply plan.json --yes --fleet never", code=2).err
 
 
-def test_measurements_at_other_points_are_compared_with_the_profiles(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_measurements_at_other_points_are_compared_with_the_profiles(directory: Path, ctl: Ctl) -> None:
     """The profile of `m` follows its law exactly; its own point is no test of it."""
     law = "\n".join(f"m,{p},{b},{(1.0 + b) * 100.0 / p}" for p, b in ((10, 1), (20, 2), (30, 8), (80, 16)))
     (directory / "measured.csv").write_text(f"model,percent,batch,ms\n{law}\n")
-    assert run(["validate", "--measured", "measured.csv", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["latency_models"]["ours"]["overall"]
+    found = ctl("validate --measured measured.csv --json").document["latency_models"]["ours"]["overall"]
     assert (found["n"], found["coverage_95_percent"]) == (3, 100.0)
     assert found["mape_percent"] < 1.0
     (directory / "measured.csv").write_text("model,percent,batch,ms\nother,20,1,5\n")
-    assert run(["validate", "--measured", "measured.csv"]) == 2
-    assert run(["validate", "--measured", "measured.csv", "--catalogue", "v100"]) == 2
-    assert run(["validate", "--measured", "measured.csv", "--profiles", "nowhere"]) == 2
+    for wrong in ("", "--catalogue v100", "--profiles nowhere"):
+        ctl("validate --measured measured.csv", wrong, code=2)

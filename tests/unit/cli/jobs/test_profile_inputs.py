@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
 import pytest
+from told import Ctl
 
 from controlplane.cli.jobs.profile import model_inputs
-from controlplane.cli.main import run
 from controlplane.cli.schemas import schema
 from controlplane.domain.device import MPS_GRID, Device, ShareKind
 from controlplane.domain.errors import InputError
@@ -27,60 +26,49 @@ workloads: [{name: w, model: resnet, slo_ms: 400, rate_rps: 2}]
 
 
 def test_a_plan_from_perf_analyzers_points_takes_the_whole_gpu_and_asks_for_more_shares(
-    directory: Path, capsys: pytest.CaptureFixture[str]
+    directory: Path, ctl: Ctl
 ) -> None:
-    given = ["--device", "t4", "--from", "perf-analyzer"]
-    assert run(["import", "resnet", f"4:{DATA / 'perf_analyzer.csv'}", *given]) == 0
-    told = capsys.readouterr()
+    told = ctl(f"import resnet 4:{DATA / 'perf_analyzer.csv'} --device t4 --from perf-analyzer")
     assert "profiles/t4/resnet.json: 1 point with what perf-analyzer measured" in told.out
-    assert "plans give it no smaller share" in told.err.replace("\n", " ")
-    assert "--at 50" in told.err.replace("\n", " ")
-    assert "write memory_mb in the spec" in told.err.replace("\n", " ")
+    for way_out in ("plans give it no smaller share", "--at 50", "write memory_mb in the spec"):
+        assert way_out in told.err.replace("\n", " ")
 
     (directory / "spec.yaml").write_text(SPEC)
-    assert run(["plan", "spec.yaml", "--json"]) == 0
-    told = capsys.readouterr()
-    plan = json.loads(told.out)
+    told = ctl("plan spec.yaml --json")
+    plan = told.document
     assert [p["percent"] for g in plan["gpus"] for p in g["partitions"]] == [100.0]
     assert plan["verified"]
     assert "resnet was measured at 100 % of t4 only" in told.err
 
 
-def test_files_of_several_tools_and_shares_make_one_profile(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    analyzer = str(DATA / "metrics-model-inference-server.csv")
-    on = ["--device", "t4"]
-    assert run(["import", "resnet50", analyzer, "--from", "model-analyzer", *on, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+def test_files_of_several_tools_and_shares_make_one_profile(directory: Path, ctl: Ctl) -> None:
+    analyzer = f"{DATA / 'metrics-model-inference-server.csv'} --from model-analyzer"
+    document = ctl("import resnet50 --device t4 --json", analyzer).document
     jsonschema.Draft202012Validator(schema("import")).validate(document)
     assert document["profiles"][0]["points"] == 2
-    half = [f"1:{DATA / 'perf_analyzer_documented.csv'}", "--from", "perf-analyzer", "--at", "50"]
-    assert run(["import", "resnet50", *half, *on]) == 0
+    half = f"1:{DATA / 'perf_analyzer_documented.csv'} --from perf-analyzer --at 50"
+    told = ctl("import resnet50 --device t4", half)
     made = read_profile(directory / "profiles" / "t4" / "resnet50.json")
     assert [(p.percent, p.batch) for p in made.points] == [(50, 1), (100, 1), (100, 8)]
-    assert "no smaller share" not in capsys.readouterr().err
+    assert "no smaller share" not in told.err
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["m", "f.csv", "--from", "perf-analyzer"], "must be BATCH:FILE; 8:FILE was measured with"),
-        (["m", "1:none.json", "--from", "aiperf"], "none.json"),
-        (["m", "8:f.sqlite", "--from", "nsys"], "has no profile on t4"),
-        (["m", "1:f.json", "--from", "perf"], "'perf' is not one of"),
+        ("m f.csv --from perf-analyzer", "must be BATCH:FILE; 8:FILE was measured with"),
+        ("m 1:none.json --from aiperf", "none.json"),
+        ("m 8:f.sqlite --from nsys", "has no profile on t4"),
+        ("m 1:f.json --from perf", "'perf' is not one of"),
     ],
 )
-def test_wrong_command_lines_are_refused(
-    arguments: list[str], said: str, directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["import", *arguments, "--device", "t4"]) == 2
-    assert said in capsys.readouterr().err
+def test_wrong_command_lines_are_refused(arguments: str, said: str, directory: Path, ctl: Ctl) -> None:
+    assert said in ctl("import", arguments, "--device t4", code=2).err
     assert not (directory / "profiles").exists()
 
 
 def test_counters_join_a_profile_on_the_device_that_the_users_file_describes(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    directory: Path, monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
     profiles = directory / "profiles"
     write_profile(profiles, replace(catalogue.profiles("v100")["alexnet"], device="rtx3090"))
@@ -97,42 +85,39 @@ def test_counters_join_a_profile_on_the_device_that_the_users_file_describes(
         return profile
 
     monkeypatch.setattr("controlplane.runtime.jobs.elsewhere.with_fits", with_fits)
-    assert run(["import", "alexnet", "8:ncu.csv", "--from", "ncu", "--device", "rtx3090"]) == 0
+    told = ctl("import alexnet 8:ncu.csv --from ncu --device rtx3090")
     assert used[0] is not None
     assert used[0].memory_mb == 24_000.0
-    assert "rtx3090/alexnet.json" in capsys.readouterr().out
+    assert "rtx3090/alexnet.json" in told.out
 
 
-def test_a_shape_is_for_the_model_it_names_and_for_all_where_it_names_none() -> None:
-    told = model_inputs(["ocr:IMAGE:3,48,320", "TOKENS:8", "x:0:2"], ["bert:in.json"], ["ocr", "bert"])
-    assert told == {
-        "ocr": Inputs({"IMAGE": (3, 48, 320), "TOKENS": (8,), "x:0": (2,)}),
-        "bert": Inputs({"TOKENS": (8,), "x:0": (2,)}, Path("in.json")),
+def test_shapes_and_ranges_are_for_the_model_they_name_and_for_all_where_they_name_none() -> None:
+    shapes, ranges = ["ocr:IMAGE:3,48,320", "TOKENS:8", "x:0:2"], ["ocr:IDS:0,9", "X:-1,1.5"]
+    every = {"X": (-1.0, 1.5)}
+    assert model_inputs(shapes, ["bert:in.json"], ["ocr", "bert"], ranges) == {
+        "ocr": Inputs(
+            {"IMAGE": (3, 48, 320), "TOKENS": (8,), "x:0": (2,)}, ranges={"IDS": (0.0, 9.0), **every}
+        ),
+        "bert": Inputs({"TOKENS": (8,), "x:0": (2,)}, Path("in.json"), every),
     }
     assert model_inputs([], [], ["ocr"]) == {}
 
 
 @pytest.mark.parametrize(
-    ("shapes", "files", "message"),
+    ("shapes", "files", "ranges", "message"),
     [
-        (["IMAGE"], [], "--shape: 'IMAGE' is not MODEL:INPUT:DIM,DIM"),
-        (["ocr:IMAGE:3,0"], [], "--shape: .*with dimensions above 0"),
-        ([], ["in.json"], "--input-data: 'in.json' is not MODEL:FILE"),
-        ([], ["ocr:a", "ocr:b"], "--input-data: 'ocr' has two files"),
+        (["IMAGE"], [], [], "--shape: 'IMAGE' is not MODEL:INPUT:DIM,DIM"),
+        (["ocr:IMAGE:3,0"], [], [], "--shape: .*with dimensions above 0"),
+        ([], ["in.json"], [], "--input-data: 'in.json' is not MODEL:FILE"),
+        ([], ["ocr:a", "ocr:b"], [], "--input-data: 'ocr' has two files"),
+        *(
+            ([], [], [text], "--range: .*LOW,HIGH")
+            for text in ("X", "ocr:X:1", "ocr:X:2,1", "ocr:X:nan,1", "ocr:X:0,inf", "ocr:X:0,1,2")
+        ),
     ],
 )
-def test_what_is_in_no_such_form_is_refused(shapes: list[str], files: list[str], message: str) -> None:
+def test_what_is_in_no_such_form_is_refused(
+    shapes: list[str], files: list[str], ranges: list[str], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
-        model_inputs(shapes, files, ["ocr"])
-
-
-def test_ranges_are_by_model_and_input() -> None:
-    found = model_inputs([], [], ["a", "b"], ["a:IDS:0,9", "X:-1,1.5"])
-    assert found["a"].ranges == {"IDS": (0.0, 9.0), "X": (-1.0, 1.5)}
-    assert found["b"].ranges == {"X": (-1.0, 1.5)}
-
-
-@pytest.mark.parametrize("text", ["X", "a:X:1", "a:X:2,1", "a:X:nan,1", "a:X:0,inf", "a:X:0,1,2"])
-def test_a_range_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match=r"--range: .*LOW,HIGH"):
-        model_inputs([], [], ["a"], [text])
+        model_inputs(shapes, files, ["ocr"], ranges)

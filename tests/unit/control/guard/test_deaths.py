@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from guard_bench import LIMITS, READY, Bench, bench, of
 
-from controlplane.control.guard import decide
-from controlplane.control.guard.effects import Accused, Launch, Refuse, Report
+from controlplane.control.guard.effects import Accused, Refuse, Report
 from controlplane.control.guard.promise import Promise
-from controlplane.control.guard.state import GuardedPartition, GuardState, Limits, PlacedServer
-from controlplane.domain.observation import Answer, FleetSeen, Health, Level, ServerSeen
+from controlplane.control.guard.state import GuardedPartition
+from controlplane.domain.observation import Answer, Health, Level, ServerSeen
 from controlplane.domain.workload import ShadowPolicy
-
-READY = ServerSeen(Health.READY)
-LIMITS = Limits()
 
 
 class Fleet:
@@ -22,46 +19,40 @@ class Fleet:
 
     def __init__(self, *endpoints: str, pool: str = "W") -> None:
         promises = tuple(Promise(one, 1000.0, 10.0) for one in endpoints or ("near", "text"))
-        partitions = [GuardedPartition(w, w, 30.0, promises, ShadowPolicy.HOT, w, 10.0) for w in pool]
-        placed = {w: (PlacedServer(f"{w}.a", w, 30.0), PlacedServer(f"{w}.s", w, 40.0)) for w in pool}
-        self.state: GuardState = decide.begin(tuple(partitions), placed, LIMITS)
-        self.servers = {one.server: READY for both in placed.values() for one in both}
-        self.now_s = 0.0
-        self.effects: list[object] = []
+        self.bench: Bench = bench(
+            *(GuardedPartition(w, w, 30.0, promises, ShadowPolicy.HOT, w, 10.0) for w in pool)
+        )
         self.wait(LIMITS.loop_s + 1.0)  # what dies now did not fail to start
 
     def tick(self, *answers: Answer) -> None:
-        self.now_s += 0.2
-        self.state, effects = decide.tick(self.state, FleetSeen(self.now_s, answers, dict(self.servers)))
-        self.effects += effects
-        for effect in effects:
-            if isinstance(effect, Launch):
-                self.servers[effect.server] = READY
+        self.bench.answers += answers
+        self.bench.tick(rate=0.0)
+        self.bench.ready()
 
     def kill(
         self, *held: Accused, also_shadow: bool = False, later_s: float = 0.0, partition: str = "W"
     ) -> None:
-        watch = self.state.watches[partition]
+        watch = self.bench.state.watches[partition]
         for placed in (watch.active, watch.standby if also_shadow else None):
             if placed is not None:
-                self.servers.pop(placed.server, None)
-        died_s = self.now_s
-        answers = [
-            Answer(died_s + 0.1, 9.0, True, one.endpoint, "", held=True, client=one.client, lost=True)
-            for one in held
-        ]
-        self.tick(*(answers if not later_s else ()))
+                self.bench.servers.pop(placed.server, None)
+        died_s = self.bench.now_s
         if later_s:
+            self.tick()
             self.wait(later_s)
-            self.tick(*answers)
+        self.tick(
+            *(
+                Answer(died_s + 0.1, 9.0, True, one.endpoint, "", held=True, client=one.client, lost=True)
+                for one in held
+            )
+        )
 
     def wait(self, seconds: float) -> None:
-        for _ in range(round(seconds / 0.2)):
-            self.tick()
+        self.bench.rest(seconds, rate=0.0)
 
     @property
     def refused(self) -> list[tuple[Accused, float]]:
-        return [(e.accused, e.seconds) for e in self.effects if isinstance(e, Refuse)]
+        return [(e.accused, e.seconds) for e in of(Refuse, self.bench.effects)]
 
 
 TEXT, NEAR = Accused("text"), Accused("near")
@@ -90,7 +81,7 @@ def test_the_one_endpoint_or_client_with_a_request_open_at_every_one_of_three_de
         fleet.kill(*one, later_s=later_s)
         fleet.wait(apart_s)
     assert fleet.refused == ([] if refused is None else [(refused, LIMITS.refused_s)])
-    said = [e.reason for e in fleet.effects if isinstance(e, Report) and "ctl limit remove text" in e.reason]
+    said = [e for e in of(Report, fleet.bench.effects) if "ctl limit remove text" in e.reason]
     assert len(said) == len(fleet.refused)
 
 
@@ -130,7 +121,7 @@ def test_the_only_endpoint_is_refused_only_where_nothing_serves_any_more() -> No
 def test_errors_that_a_server_answered_are_no_evidence_of_its_end() -> None:
     fleet = Fleet()
     for _ in range(3):
-        own = Answer(fleet.now_s, 9.0, True, "near", "W.a", held=True)
+        own = Answer(fleet.bench.now_s, 9.0, True, "near", "W.a", held=True)
         fleet.tick(own, own)
         fleet.kill(TEXT)
         fleet.wait(4.0)
@@ -140,9 +131,9 @@ def test_errors_that_a_server_answered_are_no_evidence_of_its_end() -> None:
 def test_what_a_dead_process_of_a_model_held_is_refused_by_its_server_and_evidence() -> None:
     fleet = Fleet()
     for _ in range(3):
-        active = fleet.state.watches["W"].active.server
-        fleet.servers[active] = ServerSeen(Health.IMPAIRED, reason="stub died")
-        fleet.tick(Answer(fleet.now_s, 9.0, True, "text", active, held=True))
+        active = fleet.bench.state.watches["W"].active.server
+        fleet.bench.servers[active] = ServerSeen(Health.IMPAIRED, reason="stub died")
+        fleet.tick(Answer(fleet.bench.now_s, 9.0, True, "text", active, held=True))
         fleet.wait(4.0)
     assert fleet.refused == [(TEXT, LIMITS.refused_s)]
 
@@ -150,13 +141,13 @@ def test_what_a_dead_process_of_a_model_held_is_refused_by_its_server_and_eviden
 def test_the_end_of_a_server_that_another_program_ends_accuses_none() -> None:
     fleet = Fleet()
     for _ in range(3):
-        watch = fleet.state.watches["W"]
+        watch = fleet.bench.state.watches["W"]
         assert watch.standby is not None
-        fleet.servers[watch.active.server] = ServerSeen(Health.ENDING, reason="SIGTERM")
-        fleet.servers[watch.standby.server] = ServerSeen(Health.STARTING)
+        fleet.bench.servers[watch.active.server] = ServerSeen(Health.ENDING, reason="SIGTERM")
+        fleet.bench.servers[watch.standby.server] = ServerSeen(Health.STARTING)
         fleet.tick()
         fleet.kill(TEXT)
-        fleet.servers[watch.standby.server] = READY
+        fleet.bench.servers[watch.standby.server] = READY
         fleet.wait(4.0)
     assert fleet.refused == []
 
@@ -166,7 +157,7 @@ def test_a_request_that_ends_a_server_and_its_shadow_gets_no_second_server_from_
     fleet.kill(TEXT, also_shadow=True)
     fleet.wait(1.0)
     assert fleet.refused == [(TEXT, 0.0)]
-    levels = {e.level for e in fleet.effects if isinstance(e, Report) and "endpoint text" in e.reason}
+    levels = {e.level for e in of(Report, fleet.bench.effects) if "endpoint text" in e.reason}
     assert levels == {Level.CRITICAL}
 
 
@@ -198,7 +189,7 @@ def test_after_a_refusal_the_next_server_starts_at_once() -> None:
     fleet.kill(TEXT, also_shadow=True)
     fleet.wait(1.0)
     fleet.kill(TEXT, also_shadow=True)
-    watch = fleet.state.watches["W"]
+    watch = fleet.bench.state.watches["W"]
     assert fleet.refused[-1] == (TEXT, LIMITS.refused_s)
     assert watch.standby is not None, "launched in the same tick"
     assert watch.launches.failures == 0

@@ -272,18 +272,6 @@ def test_refusals_of_a_full_queue_show_no_work(works: bool) -> None:
     assert of(Probe, b.effects) == []
 
 
-def test_what_a_model_once_took_is_no_hang_the_next_time() -> None:
-    b = bench(partition(rate=5.0))
-    # A long request, whose answer comes from the server that was left meanwhile.
-    b.answers = [Answer(b.now_s, 6_000.0, False, "W1", "")]
-    b.tick()
-    b.servers["W1.a"] = ServerSeen(Health.READY, in_flight=9)
-    b.tick(round(6.0 / TICK_S), rate=0.0)
-    assert b.moved() == []
-    b.tick(round(6.0 / TICK_S), rate=0.0)
-    assert b.moved() == [Cause.HANG]
-
-
 @pytest.mark.parametrize("gateway", [False, True])
 def test_a_standstill_is_no_hang_and_no_fault_of_a_server(gateway: bool) -> None:
     b = bench(partition(), partition("W2"))

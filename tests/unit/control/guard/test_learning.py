@@ -10,7 +10,6 @@ from guard_bench import bench, of, partition, targets
 from controlplane.control.guard import batch_times, decide, learning, queues
 from controlplane.control.guard.batch_times import BatchTimes, BesidePlan, Chart
 from controlplane.control.guard.effects import Learn
-from controlplane.control.guard.learning import ModelError
 from controlplane.control.guard.promise import Promise
 from controlplane.control.guard.state import GuardedPartition, Limits, PlacedServer, Slower, Watch
 from controlplane.domain.workload import ShadowPolicy
@@ -38,44 +37,35 @@ def serving(name: str, batches: BatchTimes, *, gpu_type: str = "v100", percent: 
     return replace(watch, slower=learning.slower(watch, 100.0))
 
 
-def error(watch: Watch, *others: Watch) -> float | None:
-    found = learning.model_error(watch, (watch, *others), {})
-    return None if found is None else found.factor
-
-
-@pytest.mark.parametrize("sudden", [True, False])
-def test_several_servers_of_a_model_that_are_slow_at_once_are_a_slow_model(sudden: bool) -> None:
-    slow, other = serving("a", took(1.2, sudden=sudden)), serving("b", took(1.3, sudden=sudden))
-    assert error(slow, other) == pytest.approx(1.25)
-
-
-def test_a_server_that_became_slow_alone_says_nothing_of_its_model() -> None:
-    assert error(serving("a", took(1.2, sudden=True))) is None
-    assert error(serving("a", took(1.2, sudden=True)), serving("b", took(1.0))) is None
-
-
-def test_the_only_server_that_was_slow_from_its_first_batch_on_shows_a_wrong_profile() -> None:
-    assert error(serving("a", took(1.2))) == pytest.approx(1.2)
+def left(at_s: float) -> Watch:
+    """One that was redirected then."""
+    return replace(serving("b", BatchTimes()), slower=Slower(at_s, "m", 1.2, always=False))
 
 
 @pytest.mark.parametrize(
-    ("other", "is_the_models"),
+    ("sudden", "others", "factor"),
     [
-        (serving("b", took(1.0)), False),
-        (serving("b", took(1.0), percent=60.0), True),  # faster by its larger share
-        (serving("b", took(1.0), gpu_type="t4"), True),
-        (serving("b", BatchTimes()), True),
+        (True, [serving("b", took(1.3, sudden=True))], 1.25),
+        (False, [serving("b", took(1.3))], 1.25),
+        (True, [left(95.0)], 1.2),
+        (True, [left(20.0)], None),
+        # It became slow alone.
+        (True, [], None),
+        (True, [serving("b", took(1.0))], None),
+        # It was so from its first batch on: a wrong profile, or a bad device.
+        (False, [], 1.2),
+        (False, [serving("b", took(1.0))], None),
+        (False, [serving("b", took(1.0), percent=60.0)], 1.2),  # faster by its larger share
+        (False, [serving("b", took(1.0), gpu_type="t4")], 1.2),
+        (False, [serving("b", BatchTimes())], 1.2),
     ],
 )
-def test_a_bad_device_is_no_slow_model(other: Watch, is_the_models: bool) -> None:
-    assert (error(serving("a", took(1.2)), other) is not None) == is_the_models
-
-
-def test_a_partition_that_was_redirected_just_now_still_counts() -> None:
-    left = replace(serving("b", BatchTimes()), slower=Slower(95.0, "m", 1.2, always=False))
-    slow = serving("a", took(1.2, sudden=True))
-    assert error(slow, left) == pytest.approx(1.2)
-    assert error(slow, replace(left, slower=Slower(20.0, "m", 1.2, always=False))) is None
+def test_a_slow_server_shows_a_slow_model_where_others_are_slow_too_or_none_is_as_planned(
+    sudden: bool, others: list[Watch], factor: float | None
+) -> None:
+    slow = serving("a", took(1.2, sudden=sudden))
+    found = learning.model_error(slow, (slow, *others), {})
+    assert (found and found.factor) == (factor and pytest.approx(factor))
 
 
 def test_the_same_error_is_learned_once_and_a_larger_one_again() -> None:
@@ -88,7 +78,7 @@ def test_only_what_an_error_breaks_moves_and_what_no_shadow_covers_is_named() ->
     calm, tight = serving("a", took(1.0)), serving("b", took(1.0))
     strict = replace(PROMISE, p99_ms=49.0)
     tight = replace(tight, queues=(tight.queues[0]._replace(promise=strict),))
-    small, large, other = (ModelError((name, "v100"), f) for name, f in (("m", 1.04), ("m", 1.5), ("n", 1.5)))
+    small, large, other = (Learn(name, "v100", f) for name, f in (("m", 1.04), ("m", 1.5), ("n", 1.5)))
     assert [learning.overrun(watch, small) > 1.0 for watch in (calm, tight)] == [False, True]
     assert [learning.overrun(watch, large) > 1.0 for watch in (calm, tight)] == [True, True]
     assert learning.overrun(tight, other) == 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from http_server import in_thread
 
 from controlplane.domain.errors import GatewayError, InputError
 from controlplane.domain.fleet import NOTHING_IN_FLIGHT, Backend, GatewayConfig, InFlight, Route, Routes
@@ -57,16 +58,14 @@ class Running:
         self.replica = Replica(gateway, GatewayConfig(), monitor)
         self.server = ControlServer(self.replica, ("127.0.0.1", 0), TOKEN)
         self.address = f"127.0.0.1:{self.server.server_port}"
-        self._thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
-        self._thread.start()
+        self._serving = contextlib.ExitStack()
+        self._serving.enter_context(in_thread(self.server))
 
     def get(self, path: str) -> int:
         return httpx.get(f"http://{self.address}{path}", trust_env=False).status_code
 
     def end(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-        self._thread.join()
+        self._serving.close()
 
 
 @pytest.fixture

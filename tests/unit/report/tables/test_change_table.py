@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import build
+
 from controlplane.domain.plan import (
     Infeasible,
     Partition,
@@ -59,11 +61,11 @@ def test_the_same_asked_of_other_parts_is_nothing() -> None:
 
 def shop(**endpoints: str) -> Plan:
     """A partition for each workload of one model; its endpoint."""
-    partitions = tuple(
+    partitions = (
         Partition(name, 20.0, (ServedModel("ssd", 2),), (Placement(name, endpoint, "ssd", 10, 50),))
         for name, endpoint in endpoints.items()
     )
-    return Plan("joint", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", partitions),))
+    return build.plan(*partitions)
 
 
 def test_an_endpoint_renamed_by_a_second_workload_is_a_warning_and_a_change() -> None:
@@ -91,6 +93,8 @@ def test_a_shadow_that_starts_anew_is_a_change_though_its_partition_stays() -> N
 
 
 def test_who_takes_over_an_endpoint_that_ends() -> None:
+    (told,) = [line for line in lines(shop(a="a", b="b"), shop(a="a")) if line[0] == "endpoint"]
+    assert " ".join(told) == "endpoint b ends: workload b is no longer served"
     before = shop(rank="ssd", like="like")
     assert endings(before, shop(rank="ssd", like="like", new="new")) == ()
     assert endings(before, shop(rank="ssd")) == (Ending("like", "like", ()),)
@@ -100,11 +104,6 @@ def test_who_takes_over_an_endpoint_that_ends() -> None:
     split = (Ending("ssd", "rank", (("eu", "eu"), ("us", "us"))),)
     assert endings(shop(rank="ssd"), shop(eu="eu", us="us")) == split
     assert endings(shop(rank="rank"), shop(eu="eu", us="us")) == (Ending("rank", "rank", ()),)
-
-
-def test_an_endpoint_whose_workload_is_gone_just_ends() -> None:
-    (told,) = [line for line in lines(shop(a="a", b="b"), shop(a="a")) if line[0] == "endpoint"]
-    assert told == ["endpoint", "b", "ends:", "workload", "b", "is", "no", "longer", "served"]
 
 
 def test_who_became_infeasible_or_ceased_to_be_is_named() -> None:

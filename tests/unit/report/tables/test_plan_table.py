@@ -32,10 +32,9 @@ def told(rule: Rule, gpus: Sequence[Sequence[Partition]]) -> str:
 
 
 def text(plan: Plan) -> str:
-    console = Console(file=io.StringIO(), width=400, highlight=False)
-    console.print(plan_table(plan))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    out = io.StringIO()
+    Console(file=out, width=400, highlight=False).print(plan_table(plan))
+    return out.getvalue()
 
 
 def test_it_says_which_shadows_cover_no_slower_server_and_the_way_out() -> None:
@@ -47,9 +46,7 @@ def test_it_says_which_shadows_cover_no_slower_server_and_the_way_out() -> None:
     assert "not a slower server: 3 of 4; 1 for a partition with a whole GPU (a higher --set quantile=" in line
     assert "2 whose GPU has none to give (`shadow: {place: other-gpu}`" in line
     assert "a shorter SLO" in told(Rule.HALF_SLO, [[whole]])
-
-
-def test_other_gpus_are_offered_only_where_they_can_have_more() -> None:
+    # Other GPUs are offered only where they can have more.
     # All of another GPU is no more than all of this one, and who stands elsewhere has asked for it already.
     assert "other-gpu" not in told(Rule.P99, [[partition("a", 100, hot("v100-1", 0, 100))], []])
     assert "other-gpu" not in told(Rule.P99, [[partition("a", 60, hot("v100-1", 0, 60))], []])
@@ -58,14 +55,11 @@ def test_other_gpus_are_offered_only_where_they_can_have_more() -> None:
 
 
 def test_it_says_at_which_quantile_it_predicts_and_no_price_where_none_was_given() -> None:
-    a = partition("a", 300 / 7, None)
     totals = Totals(1, 300 / 7, 0.0, 0.0, 1, planning_ms=999.94, phases_ms={"verify": 12345.0})
-    free = Plan(
-        "joint", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (a,)),), quantile=0.95, totals=totals
-    )
+    free = build.plan(partition("a", 300 / 7, None), quantile=0.95, totals=totals)
     told = text(free)
     assert "exec and P99 predicted with execution times at their 95 % quantile" in told
-    assert "joint: 1 GPU (lower bound 1), 42.86 % of share, planned in 999.9 ms (verify 12.3 s)" in told
+    assert "by-hand: 1 GPU (lower bound 1), 42.86 % of share, planned in 999.9 ms (verify 12.3 s)" in told
     assert "42.857" not in told
     priced = replace(free, gpus=(replace(free.gpus[0], price_per_hour=3.06),), quantile=None)
     assert "0.00 per hour (lower bound 0.00)" in text(priced)
@@ -73,8 +67,7 @@ def test_it_says_at_which_quantile_it_predicts_and_no_price_where_none_was_given
 
 
 def test_nothing_is_padded_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
-    a = partition("a", 40, None)
-    show(plan_table(Plan("joint", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", (a,)),))))
+    show(plan_table(build.plan(partition("a", 40, None))))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("GPU")
     assert lines[1].endswith("–")
@@ -103,12 +96,11 @@ def test_it_says_what_shadows_survive() -> None:
         for i, factor in enumerate(factors)
     ]
     known = [replace(p, survives_gpu_loss=i == 0) for i, p in enumerate(partitions)]
-    gpus = (PlannedGpu("v100-0", "v100", tuple(known)),)
-    lines = text(Plan("joint", Rule.P99, "ours", gpus)).splitlines()
+    lines = text(build.plan(*known)).splitlines()
     errors = "shadows survive errors of 1.04 to 1.31 times; 1 of 3 below 1.1"
     assert any(line.startswith(errors) for line in lines)
     assert "partitions that survive the loss of their GPU: 1 of 3" in lines
-    assert "survive" not in text(Plan("joint", Rule.P99, "ours", (PlannedGpu("v100-0", "v100", ()),)))
+    assert "survive" not in text(build.plan())
 
 
 def test_it_says_what_memory_is_taken_and_what_is_unknown() -> None:
@@ -119,7 +111,8 @@ def test_it_says_what_memory_is_taken_and_what_is_unknown() -> None:
         replace(partition("b", 20, warm), memory_mb=700.0),
         partition("c", 20, warm),
     )
-    told = text(Plan("joint", Rule.P99, "ours", (PlannedGpu("t4-0", "t4", partitions, memory_mb=9900.0),)))
+    gpu = PlannedGpu("t4-0", "t4", partitions, memory_mb=9900.0)
+    told = text(replace(build.plan(), gpus=(gpu,)))
     assert "t4-0 (60 %, 1500 of 9900 MB)" in told
     assert "unknown and counts as none: 1 of 3" in told
     assert "hot 25 %, 0.2 s" in told

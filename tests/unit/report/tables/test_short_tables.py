@@ -28,10 +28,9 @@ def test_a_narrow_terminal_shows_when_what_and_why_once() -> None:
         Happened(3600.4, "a", REASON),
     )
     outcome = Outcome((seen,), (), happened)
-    console = Console(file=io.StringIO(), width=80)
-    console.print(guard_table(WithAndWithout(1, 10.0, outcome, outcome)))
-    assert isinstance(console.file, io.StringIO)
-    lines = console.file.getvalue().splitlines()
+    out = io.StringIO()
+    Console(file=out, width=80).print(guard_table(WithAndWithout(1, 10.0, outcome, outcome)))
+    lines = out.getvalue().splitlines()
     begin = next(i for i, line in enumerate(lines) if line.startswith("3600.4"))
     assert REASON in " ".join(" ".join(lines[begin : begin + 3]).split())
     assert sum("3600.4" in line for line in lines) == 1
