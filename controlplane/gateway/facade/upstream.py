@@ -171,18 +171,28 @@ class _Inner(_End):
 
 
 class _Outer(_End):
-    """The end towards HAProxy, which is read once the other end is connected."""
+    """The end towards HAProxy.
+
+    What it receives before the other end is connected is kept: where a protocol pauses reading while its
+    connection is made, Python 3.11.2 goes on reading.
+    """
 
     def __init__(self, target: Path) -> None:
         super().__init__()
         self._at = target
+        self._early: list[bytes] = []
         self._connecting: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         assert self.transport is not None
-        self.transport.pause_reading()
         self._connecting = asyncio.create_task(self._connect(self.transport))
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is None:
+            self._early.append(data)
+        else:
+            super().data_received(data)
 
     async def _connect(self, transport: asyncio.Transport) -> None:
         inner = _Inner()
@@ -194,9 +204,10 @@ class _Outer(_End):
             transport.close()
             return
         self.other = inner
+        connected.writelines(self._early)
+        self._early.clear()
         if transport.is_closing():
             connected.close()
-        transport.resume_reading()
 
 
 async def relay(listener: socket.socket, target: Path) -> asyncio.Server:

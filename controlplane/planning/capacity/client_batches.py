@@ -81,12 +81,10 @@ class InRequests:
         """A draft for `request`, with batches and rates in inferences and the models' own names."""
         if all(w.client_batch == 1 for w in self.workloads.values()):
             return draft
-        refused = [
-            replace(i, nearest_rate_rps=i.nearest_rate_rps * self.workloads[i.workload].client_batch)
-            if i.nearest_rate_rps is not None
-            else i
-            for i in draft.infeasible
-        ]
+        refused = []
+        for i in draft.infeasible:
+            k, rate = self.workloads[i.workload].client_batch, i.nearest_rate_rps
+            refused.append(i if rate is None else replace(i, nearest_rate_rps=rate * k))
         gpus = with_partitions(draft.gpus, self._partition)
         return replace(draft, gpus=gpus, infeasible=(*refused, *self.refused))
 

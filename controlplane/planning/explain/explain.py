@@ -171,39 +171,31 @@ def _explained(plan: Plan, subjects: Sequence[Subject], devices: Mapping[str, De
     servers: dict[str, list[tuple[PlannedGpu, Partition]]] = {}
     for gpu, partition, placement in plan.placements():
         servers.setdefault(placement.name, []).append((gpu, partition))
-    return [
-        _explanation(subject, own, servers[subject.own.name], devices, types)
-        for subject, own in zip(subjects, found, strict=True)
-    ]
-
-
-def _explanation(
-    subject: Subject,
-    judged: tuple[Alternative, ...],
-    servers: Sequence[tuple[PlannedGpu, Partition]],
-    devices: Mapping[str, Device],
-    types: _TypesOf,
-) -> Explanation:
-    gpu, partition, own = subject.gpu, subject.partition, subject.own
-    strictest = min(subject.queue, key=_strictness)
-    companions = tuple(w.name for w in partition.workloads if w.model == own.model and w.name != own.name)
-    shares = Counter(f"{spoken(p.percent)} % of a {g.type}" for g, p in servers)
-    return Explanation(
-        own.name,
-        strictest.slo_ms,
-        partition.id,
-        gpu.id,
-        tuple(p.id for p in gpu.partitions if p.id != partition.id),
-        judged,
-        sentence(gpu, partition, subject.served, devices[gpu.type]),
-        companions,
-        strictest.name,
-        " and ".join(what if count == 1 else f"{count} times {what}" for what, count in shares.items()),
-        _by_itself(servers, own.name, devices, types) if companions else "",
-        tuple(m.model for m in partition.models if m.model != own.model),
-        partition.ordered,
-        "; ".join(filter(None, (_standby(gpu, partition), _memory(gpu, partition, devices[gpu.type])))),
-    )
+    explained = []
+    for subject, judged in zip(subjects, found, strict=True):
+        gpu, partition, own = subject.gpu, subject.partition, subject.own
+        strictest = min(subject.queue, key=_strictness)
+        beside = [w.name for w in partition.workloads if w.model == own.model and w.name != own.name]
+        shares = Counter(f"{spoken(p.percent)} % of a {g.type}" for g, p in servers[own.name])
+        standby = _standby(gpu, partition), _memory(gpu, partition, devices[gpu.type])
+        one = Explanation(
+            own.name,
+            strictest.slo_ms,
+            partition.id,
+            gpu.id,
+            tuple(p.id for p in gpu.partitions if p.id != partition.id),
+            judged,
+            sentence(gpu, partition, subject.served, devices[gpu.type]),
+            tuple(beside),
+            strictest.name,
+            " and ".join(what if count == 1 else f"{count} times {what}" for what, count in shares.items()),
+            _by_itself(servers[own.name], own.name, devices, types) if beside else "",
+            tuple(m.model for m in partition.models if m.model != own.model),
+            partition.ordered,
+            "; ".join(filter(None, standby)),
+        )
+        explained.append(one)
+    return explained
 
 
 def _standby(gpu: PlannedGpu, partition: Partition) -> str:

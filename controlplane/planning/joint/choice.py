@@ -121,14 +121,12 @@ class Choice:
         counts = {name: device.pool.count for name, device in self.context.request.devices.items()}
         # The least part of all GPUs of a type that each takes by itself: 0 where the type has no limit,
         # infinite where nothing holds it.
-        part = {
-            w.name: min(
-                (o.total_percent / (100.0 * n) if (n := counts[o.gpu_type]) else 0.0 for o in own),
-                default=math.inf,
-            )
-            for w, own in zip(workloads, options, strict=True)
-        }
-        types = {w.name: {o.gpu_type for o in own} for w, own in zip(workloads, options, strict=True)}
+        part: dict[str, float] = {}
+        types: dict[str, set[str]] = {}
+        for w, own in zip(workloads, options, strict=True):
+            parts = [o.total_percent / (100.0 * n) if (n := counts[o.gpu_type]) else 0.0 for o in own]
+            part[w.name] = min(parts, default=math.inf)
+            types[w.name] = {o.gpu_type for o in own}
         limited = [w for w in workloads if 0.0 < part[w.name] < math.inf]
         largest_first = sorted(limited, key=lambda w: (-part[w.name], w.name))
         refused = _lost(first)

@@ -252,26 +252,20 @@ class Search:
         evicted: list[int] = []
         for name, packing in packings.items():
             packing.table = self.tables[name].corrected(scale)
-            evicted += _evicted(packing, touched)
+            # What no longer fits the GPUs of the touched units is taken away, the smallest first.
+            for g in range(len(packing.gpus) - 1, -1, -1):
+                units = list(packing.gpus[g].items)
+                if touched.isdisjoint(units):
+                    continue
+                while units and not packing.replace(g, units):
+                    out = min(units, key=packing.smallest_percent)
+                    units.remove(out)
+                    evicted.append(out)
+                if not units:
+                    packing.gpus.pop(g)
         evicted.sort(key=lambda i: -min(p.smallest_percent(i) for p in packings.values()))
         pending = [i for i in evicted if not any(p.best_fit_insert(i) for p in packings.values())]
         for packing in packings.values():
             pending = packing.fill(pending, ONE_TIGHTNESS)
         for i in pending:
             self._next_option(packings, i)
-
-
-def _evicted(packing: Packing, touched: set[int]) -> list[int]:
-    """What no longer fits the GPUs of the touched units, the smallest first, and is taken away."""
-    evicted: list[int] = []
-    for g in range(len(packing.gpus) - 1, -1, -1):
-        if touched.isdisjoint(packing.gpus[g].items):
-            continue
-        units = list(packing.gpus[g].items)
-        while units and not packing.replace(g, units):
-            out = min(units, key=packing.smallest_percent)
-            units.remove(out)
-            evicted.append(out)
-        if not units:
-            packing.gpus.pop(g)
-    return evicted

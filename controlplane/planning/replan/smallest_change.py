@@ -90,9 +90,8 @@ def burden(before: Plan, after: Plan, move_price: float) -> float:
 
 def moved_cost(before: Plan, after: Plan) -> float:
     """The cost of what runs twice while one plan replaces the other: of each partition that starts anew."""
-    started = {c.partition for c in changes(before, after)} - {
-        c.partition for c in changes(before, after) if c.change is Change.STOPPED
-    }
+    found = changes(before, after)
+    started = {c.partition for c in found} - {c.partition for c in found if c.change is Change.STOPPED}
     free = not any(g.price_per_hour for g in after.gpus)
     return sum(
         partition.percent / 100.0 * (1.0 if free else gpu.price_per_hour)

@@ -20,7 +20,6 @@ from controlplane.control.autoscaler.state import (
 from controlplane.domain.device import Stock
 from controlplane.domain.errors import InputError
 from controlplane.domain.plan import Plan
-from controlplane.domain.profile import Profile
 from controlplane.domain.workload import GpuRequest, Spec, Workload
 from controlplane.files.fleets import FleetFiles
 from controlplane.files.plans import plan_hash, spec_of, write_plan
@@ -41,7 +40,7 @@ from controlplane.planning.replan.smallest_change import (
 from controlplane.report.words import counted
 from controlplane.runtime import SystemClock
 from controlplane.runtime.fleet.calibrate import learn_errors
-from controlplane.runtime.jobs.plan import devices_for, profile_uses
+from controlplane.runtime.jobs.plan import devices_for, with_sources
 
 _ROUNDS = 3
 """Attempts with lower rates for what no plan holds."""
@@ -145,24 +144,6 @@ def _p99s(plan: Plan) -> dict[str, float]:
     return found
 
 
-def _as_applied(
-    found: Plan, plan: Plan, spec: Spec, spec_sha256: str, every: Mapping[str, Mapping[str, Profile]]
-) -> Plan:
-    """A found plan with what the spec and the fleet's own plan say of its nodes and of how it is served."""
-    used = {(p.model, g.type) for g, _, p in found.placements()}
-    selectors = {gpu.type: gpu.node_selector for gpu in spec.gpus}
-    return replace(
-        found,
-        gpus=tuple(replace(gpu, node_selector=selectors[gpu.type]) for gpu in found.gpus),
-        spec_sha256=spec_sha256,
-        profiles=profile_uses(used, every),
-        triton_args=plan.triton_args,
-        serve=plan.serve,
-        spec=plan.spec,
-        env=plan.env,
-    )
-
-
 class Proposed(NamedTuple):
     """The answer to a question, its plan where there is one, and the plan without further devices."""
 
@@ -218,13 +199,22 @@ def proposed(files: FleetFiles, asked: Propose, workloads: Sequence[str], stock:
     if found.plan.violations:
         breaks = "; ".join(f"{one.subject}: {one.reason}" for one in found.plan.violations[:_NAMED])
         off += f"no plan holds the rates that run now, and this one is less late: {breaks}; "
-    new = _as_applied(found.plan, plan, spec, document.sha256, every)
+    # It is served as the one that runs.
+    served_as = partial(
+        replace,
+        spec_sha256=document.sha256,
+        triton_args=plan.triton_args,
+        serve=plan.serve,
+        spec=plan.spec,
+        env=plan.env,
+    )
+    new = served_as(with_sources(found.plan, spec, every))
     without_more, used = None, Counter(gpu.type for gpu in new.gpus)
     if stock.grows and any(count > stock.counts.get(kind, 0) for kind, count in used.items()):
         there, _ = known(_within(spec, replace(stock, grows=False)), cores=0)
         less = _found_on(there, served, plan, asked)
         if less is not None and not less.plan.violations:
-            without_more = _as_applied(less.plan, plan, spec, document.sha256, every)
+            without_more = served_as(with_sources(less.plan, spec, every))
     made = Proposal(
         asked.number,
         found.kind,

@@ -25,7 +25,7 @@ from controlplane.control.guard.state import GuardState, guarded_partitions
 from controlplane.control.guard.state import Limits as GuardLimits
 from controlplane.domain.errors import EngineError, FleetBusy, GatewayError, LogOnce, TrisectError
 from controlplane.domain.fleet import Batches, Routes
-from controlplane.domain.observation import FleetSeen, Health
+from controlplane.domain.observation import Health
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.fleets import read_guarding
 from controlplane.files.gateway_paths import GatewayPaths
@@ -134,8 +134,10 @@ class Controller:
         seen = self._observer.look(adopted.state)
         if self.autoscaler is not None:
             self.autoscaler.hear(seen.answers)
-        gateway = self.gateway.trouble or self._standstill(seen)
-        self._report_troubles({**self._observer.troubles, "gateway": gateway})
+        trouble = self.gateway.trouble
+        if not trouble and seen.host is not None and seen.host.stood_s > self._limits.gap_s:
+            trouble = "its process does not run: the latency of requests meanwhile counts against no server"
+        self._report_troubles({**self._observer.troubles, "gateway": trouble})
         self._workers.retry(seen.now_s)
         self._restore_batches(adopted)
         if missed := missed_s(adopted.state, seen):
@@ -193,12 +195,6 @@ class Controller:
             if self._troubles.is_new("met" if trouble else "", part):
                 level, reason = ("warning", trouble) if trouble else ("info", f"the {part} answers again")
                 self._actor.event(level, part, self._fleet.name, reason)
-
-    def _standstill(self, seen: FleetSeen) -> str:
-        """Return the trouble of a gateway that does not run; empty where it does."""
-        if seen.host is None or seen.host.stood_s <= self._limits.gap_s:
-            return ""
-        return "its process does not run: the latency of requests meanwhile counts against no server"
 
     def _new_workers(self) -> tuple[Workers, Observer]:
         fleet = self._fleet

@@ -133,14 +133,13 @@ class Demo:
         seen = self._poisson(placed)
         rows = []
         for partition, placement in placed:
-            served = next(m for m in partition.models if m.model == placement.model)
             client = seen[placement.endpoint]
             rows.append(
                 DemoRow(
                     workload=placement.name,
                     model=placement.model,
                     percent=partition.percent,
-                    batch=served.batch,
+                    batch=_batch(partition, placement),
                     predicted_ms=expected_ms[partition.id, placement.model],
                     observed_ms=execution[placement.endpoint],
                     rate_rps=placement.rate_rps,
@@ -193,8 +192,7 @@ class Demo:
             for partition, placement in placed:
                 request = self._request(placement)
                 request.model_name = placement.endpoint
-                served = next(m for m in partition.models if m.model == placement.model)
-                together = served.batch // placement.client_batch
+                together = _batch(partition, placement) // placement.client_batch
                 readers[placement.endpoint] = stack.enter_context(TritonClient(servers[partition.id]))
                 loop = stack.enter_context(
                     ClosedLoop(target, [request.SerializeToString()], in_flight(together))
@@ -205,11 +203,11 @@ class Demo:
             after = {endpoint: reader.statistics(endpoint) for endpoint, reader in readers.items()}
         observed = {}
         for partition, placement in placed:
-            served = next(m for m in partition.models if m.model == placement.model)
+            batch = _batch(partition, placement)
             window = statistics.difference(before[placement.endpoint], after[placement.endpoint])
-            if served.batch not in window.batches:
-                raise EngineError(f"{placement.name}: no batch of {served.batch} was formed under load")
-            observed[placement.endpoint] = statistics.execution_ms(window.batches[served.batch])
+            if batch not in window.batches:
+                raise EngineError(f"{placement.name}: no batch of {batch} was formed under load")
+            observed[placement.endpoint] = statistics.execution_ms(window.batches[batch])
         return observed
 
     def _poisson(self, placed: Sequence[tuple[Partition, Placement]]) -> Mapping[str, clients.Seen]:
@@ -238,6 +236,10 @@ class Demo:
             for s in self.fleet.launcher.servers(self.fleet.name)
             if s.spec.labels.role is Role.ACTIVE
         }
+
+
+def _batch(partition: Partition, placement: Placement) -> int:
+    return next(served.batch for served in partition.models if served.model == placement.model)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,16 +70,14 @@ def kept_up(files: FleetFiles) -> Iterator[None]:
 
 def pid(files: FleetFiles) -> int | None:
     """The living controller's pid; None where there is none."""
-    lock = _lock(files)
     if not files.directory.is_dir():
         return None
     try:
         # Another call of `pid` holds the lock for less than this.
-        lock.acquire(timeout=_MOMENT_S, poll_interval=0.005)
+        with _lock(files).acquire(timeout=_MOMENT_S, poll_interval=0.005):
+            return None
     except filelock.Timeout:
         return _holder(files)
-    lock.release()
-    return None
 
 
 @contextlib.contextmanager
@@ -166,18 +164,14 @@ def _keep_no_more(files: FleetFiles) -> None:
 
 def _forget_dead(files: FleetFiles) -> int | None:
     """Remove and return the pid of a controller that was killed, so that the next one does not report it."""
-    lock = _lock(files)
     try:
-        lock.acquire(timeout=_MOMENT_S, poll_interval=0.005)
+        with _lock(files).acquire(timeout=_MOMENT_S, poll_interval=0.005):
+            dead = _recorded_pid(files)
+            with contextlib.suppress(OSError):
+                files.controller_pid.unlink(missing_ok=True)
+            return dead
     except filelock.Timeout:
         return None  # another controller is starting
-    try:
-        dead = _recorded_pid(files)
-        with contextlib.suppress(OSError):
-            files.controller_pid.unlink(missing_ok=True)
-        return dead
-    finally:
-        lock.release()
 
 
 def _lock(files: FleetFiles) -> filelock.FileLock:

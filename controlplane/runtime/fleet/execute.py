@@ -61,14 +61,6 @@ def backend(server: Server) -> Backend:
     return Backend(server.name, server.host, server.http_port, server.grpc_port, server.metrics_port)
 
 
-def has_drained(gateway: Gateway, server: Server) -> bool:
-    """Return whether a server has drained; False while the gateway does not answer."""
-    try:
-        return gateway.in_flight(backend(server)).total == 0
-    except GatewayError:
-        return False
-
-
 def named(routes: Routes) -> dict[str, NamedRoute]:
     """Return the routes by their servers' names."""
     return {
@@ -237,9 +229,15 @@ class Executor:
         for name in names:
             self.fleet.journal("drain", server=name)
         deadline = time.monotonic() + self._limits.drain_s
+
+        def has_drained(server: Server) -> bool:
+            with contextlib.suppress(GatewayError):  # while it does not answer, nothing is known
+                return self.fleet.gateway.in_flight(backend(server)).total == 0
+            return False
+
         for name in names:
-            empty = partial(has_drained, self.fleet.gateway, self._servers[name])
-            if wait_until(empty, deadline_s=deadline - time.monotonic()):
+            drained = partial(has_drained, self._servers[name])
+            if wait_until(drained, deadline_s=deadline - time.monotonic()):
                 self._drained.add(name)
                 continue
             open_yet = f"{name} still has requests in flight"

@@ -75,7 +75,15 @@ def settings(
     Also MissingTool where the fleet's batches change, and the library is not here. `known` are devices of an
     earlier plan that this host has no record of.
     """
-    before = fleet.files.settings()
+    before, library = fleet.files.settings(), None
+    if before is None or before.batch_library is not None:  # else with it all its servers would be new
+        library = fleet.launcher.batch_library()
+        if library is None and before is not None and os.environ.get(LIVE_BATCHES) != "off":
+            raise MissingTool(
+                "the fleet's batches change while it serves, and this installation has no batch library for "
+                "that: build it (`make setup`, or install Trisect again, with a C compiler), or set "
+                f"${LIVE_BATCHES}=off, which replaces every server by one with fixed batches"
+            )
     return FleetSettings(
         launcher=fleet.launcher.name,
         repository=str(repository.resolve()),
@@ -84,22 +92,8 @@ def settings(
         endpoints=section.gateway,
         cluster=Cluster(section.context, section.namespace),
         load_timeout_s=section.load_timeout_s,
-        batch_library=_batch_library(before, fleet.launcher),
+        batch_library=library,
     )
-
-
-def _batch_library(before: FleetSettings | None, launcher: Launcher) -> str | None:
-    """Return the library. Raises MissingTool where servers were started with one and it is not there."""
-    if before is not None and before.batch_library is None:
-        return None  # with the library all its servers would be new
-    found = launcher.batch_library()
-    if found is None and before is not None and os.environ.get(LIVE_BATCHES) != "off":
-        raise MissingTool(
-            "the fleet's batches change while it serves, and this installation has no batch library for "
-            "that: build it (`make setup`, or install Trisect again, with a C compiler), or set "
-            f"${LIVE_BATCHES}=off, which replaces every server by one with fixed batches"
-        )
-    return found
 
 
 def check_quota(launcher: Launcher, say: Say, *, required: bool) -> None:

@@ -35,7 +35,7 @@ from controlplane.report.tables.comparison_table import (
 from controlplane.runtime import SystemClock
 from controlplane.runtime.devices import known_device, known_profiles
 from controlplane.runtime.jobs.plan import Choices, devices_of, make_plan
-from controlplane.runtime.jobs.simulate import conditions_of
+from controlplane.runtime.jobs.simulate import conditions_of, request_rates
 from controlplane.simulate.arrivals import Demand, Gaps
 from controlplane.simulate.engine import Scaled, Settings, simulate
 
@@ -214,12 +214,9 @@ def _demands(plan: Plan, world: World) -> dict[str, Demand]:
     """Return the arrivals that differ from the plan's own."""
     if world.burstiness is None:
         return {}
-    rates: dict[str, float] = {}
-    for _, _, placed in plan.placements():
-        rates[placed.name] = rates.get(placed.name, 0.0) + placed.requests_rps
-    if world.burstiness == 0.0:
-        return {name: Demand(rate, Gaps.CONSTANT) for name, rate in rates.items()}
-    return {name: Demand(rate, Gaps.GAMMA, world.burstiness) for name, rate in rates.items()}
+    gaps = Gaps.GAMMA if world.burstiness else Gaps.CONSTANT
+    rates = request_rates(plan)
+    return {name: Demand(rate, gaps, world.burstiness or 1.0) for name, rate in rates.items()}
 
 
 @functools.cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,17 +96,13 @@ def make_plan(
     plan = strategy.plan(request)
     if improve is not None:
         plan = improve(plan, request)
-    used = {(p.model, g.type) for g, _, p in plan.placements()}
-    selectors = {gpu.type: gpu.node_selector for gpu in spec.gpus}
     plan = replace(
-        plan,
+        with_sources(plan, spec, every),
         spec_sha256=document.sha256,
-        profiles=profile_uses(used, every),
         triton_args=spec.triton_args,
         env=spec.env,
         serve=spec.serve,
         spec=document.text or None,
-        gpus=tuple(replace(gpu, node_selector=selectors[gpu.type]) for gpu in plan.gpus),
     )
     return Planned(plan, strategy, request)
 
@@ -244,15 +240,15 @@ def _device(
     return PlanningDevice(pool, Calibrated.of(fitted, device.name, factors), profiles)
 
 
-def profile_uses(
-    used: Iterable[tuple[str, str]], every: Mapping[str, Mapping[str, Profile]]
-) -> tuple[ProfileUse, ...]:
-    """Return the profiles on which a plan rests, from its (model, GPU type) pairs."""
-    texts = {(model, device): json.dumps(versioned(every[device][model])) for model, device in sorted(used)}
-    return tuple(
-        ProfileUse(model, device, hashlib.sha256(text.encode()).hexdigest())
-        for (model, device), text in texts.items()
-    )
+def with_sources(plan: Plan, spec: Spec, every: Mapping[str, Mapping[str, Profile]]) -> Plan:
+    """Return a strategy's plan with the profiles on which it rests, and the spec's node selectors."""
+    uses = []
+    for model, device in sorted({(p.model, g.type) for g, _, p in plan.placements()}):
+        text = json.dumps(versioned(every[device][model]))
+        uses.append(ProfileUse(model, device, hashlib.sha256(text.encode()).hexdigest()))
+    selectors = {gpu.type: gpu.node_selector for gpu in spec.gpus}
+    gpus = tuple(replace(gpu, node_selector=selectors[gpu.type]) for gpu in plan.gpus)
+    return replace(plan, profiles=tuple(uses), gpus=gpus)
 
 
 def models_of_one_share(planned: Planned) -> tuple[tuple[str, str, float], ...]:

@@ -67,7 +67,7 @@ def with_guard(plan: Plan, asked: Asked, faults: Sequence[Fault]) -> WithAndWith
 def _world(plan: Plan, asked: Asked) -> tuple[dict[str, LatencyModel], Settings, Conditions]:
     """Return the truth by GPU type, the requests, and what is in no plan."""
     seconds = asked.seconds
-    expected = sum(p.rate_rps / p.client_batch for _, _, p in plan.placements()) * seconds
+    expected = sum(request_rates(plan).values()) * seconds
     if expected > _MAX_REQUESTS:
         raise InputError(
             f"{expected:.3g} requests are too many (the limit is {_MAX_REQUESTS:g}); choose a shorter time",
@@ -80,6 +80,14 @@ def _world(plan: Plan, asked: Asked) -> tuple[dict[str, LatencyModel], Settings,
     models = {kind: _truth(asked.truth, plan, kinds[kind], measured[kind]) for kind in types}
     conditions = replace(conditions_of(measured), order=order_of(plan, asked.overtake_ms))
     return models, settings, conditions
+
+
+def request_rates(plan: Plan) -> dict[str, float]:
+    """Return the planned requests per second of each workload, over all its servers."""
+    rates: dict[str, float] = {}
+    for _, _, placement in plan.placements():
+        rates[placement.name] = rates.get(placement.name, 0.0) + placement.requests_rps
+    return rates
 
 
 def conditions_of(measured: Mapping[str, Mapping[str, Profile]]) -> Conditions:
@@ -108,11 +116,7 @@ def _truth(option: str | None, plan: Plan, device: Device, profiles: Mapping[str
 
 
 def _demands(plan: Plan, arrivals: Sequence[str]) -> dict[str, Demand | Trace]:
-    rates: dict[str, float] = {}
-    for _, _, placement in plan.placements():
-        requests_rps = placement.rate_rps / placement.client_batch
-        rates[placement.name] = rates.get(placement.name, 0.0) + requests_rps
-    demands: dict[str, Demand | Trace] = {}
+    rates, demands = request_rates(plan), dict[str, Demand | Trace]()
     for option in arrivals:
         name, separator, what = option.rpartition("=")
         if separator and name not in rates:

@@ -8,13 +8,11 @@ import planning
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planning import StoppedClock, layout, v100
+from planning import layout, v100
 
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.workload import Arrivals, Workload
-from controlplane.planning import registry
 from controlplane.planning.judge.verify import verify
-from controlplane.planning.protocol import PlanRequest
 
 workloads = st.lists(
     st.tuples(
@@ -37,9 +35,7 @@ def named(rows: list[tuple[str, float, float, int, Arrivals]]) -> tuple[Workload
 
 
 def planned(strategy: str, asked: tuple[Workload, ...], rule: Rule, previous: Plan | None = None) -> Plan:
-    devices = {"v100": v100("ours", 4)}
-    request = PlanRequest(asked, devices, rule, StoppedClock(), previous=previous)
-    return registry.strategy(strategy).plan(request)
+    return planning.planned(strategy, asked, rule=rule, device=v100("ours", 4), previous=previous)
 
 
 @settings(max_examples=12, deadline=None)

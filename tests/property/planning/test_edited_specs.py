@@ -9,9 +9,8 @@ import planning
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from planning import StoppedClock
 
-from controlplane.domain.plan import Plan, Rule
+from controlplane.domain.plan import Plan
 from controlplane.domain.workload import Arrivals, ShadowPlace, ShadowPolicy, ShadowWish, Workload
 from controlplane.planning import registry
 from controlplane.planning.judge.placements import memory_together
@@ -33,8 +32,7 @@ _ARRIVALS = ((Arrivals.POISSON, 1.0), (Arrivals.POISSON, 4.0), (Arrivals.CONSTAN
 
 
 def asked_of(workloads: Sequence[Workload], count: int | None, previous: Plan | None = None) -> PlanRequest:
-    devices = {"v100": planning.cores(_COPIES, count)}
-    return PlanRequest(tuple(workloads), devices, Rule.P99, StoppedClock(), previous=previous)
+    return planning.p99_request(workloads, device=planning.cores(_COPIES, count), previous=previous)
 
 
 @st.composite

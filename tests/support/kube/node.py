@@ -25,12 +25,22 @@ _HOG = """
 import os, sys, time
 open(sys.argv[1], "w").write(str(os.getpid()))
 taken = []
-while os.path.exists("/proc/" + sys.argv[2]) and len(taken) < 512:
+
+def has_memory(pid):
+    try:
+        return open(f"/proc/{pid}/statm").read().split()[0] != "0"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+while has_memory(sys.argv[2]) and len(taken) < 512:
     began = time.monotonic()
     taken.append(bytearray(b"x") * 2**20)
 print(began, time.monotonic())
 """
-"""Takes memory in a control group until a process there is gone; prints when the last of it was taken."""
+"""Takes memory in a control group until a process there has none; prints when the last of it was taken.
+
+One that is dead and not waited for yet has none: this process would be ended next.
+"""
 
 
 class Node:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import time
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from controlplane.domain.fleet import Backend
 from controlplane.files.gateway_paths import open_log
 from controlplane.gateway.facade.records import ABANDONED, Records
-from controlplane.gateway.facade.upstream import _End, _Inner, unconnected
+from controlplane.gateway.facade.upstream import _End, _Inner, relay, unconnected
 from controlplane.monitor.records import parse
 
 DATA, TRAILERS, RESET = 0, 1, 3
@@ -84,3 +86,28 @@ def test_a_request_that_its_client_left_is_none_that_was_answered(tmp_path: Path
         record = parse(monitor.read(4096))
     assert record is not None
     assert (record.endpoint, record.abandoned) == ("w", abandoned)
+
+
+def test_what_comes_before_the_servers_end_is_connected_reaches_it_first(tmp_path: Path) -> None:
+    words = b"preface", b"first request"
+
+    async def passed_on() -> bytes:
+        received: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            received.set_result(await reader.read())
+            writer.close()
+
+        server = await asyncio.start_unix_server(take, tmp_path / "server")
+        with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as haproxy:
+            listener.bind(str(tmp_path / "relay"))
+            listener.listen()
+            haproxy.connect(str(tmp_path / "relay"))
+            haproxy.sendall(words[0])
+            relayed = await relay(listener, tmp_path / "server")
+            haproxy.sendall(words[1])
+            haproxy.shutdown(socket.SHUT_WR)
+            async with asyncio.timeout(10), server, relayed:
+                return await received
+
+    assert asyncio.run(passed_on()) == b"".join(words)

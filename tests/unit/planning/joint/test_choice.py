@@ -72,9 +72,7 @@ def test_of_six_the_one_that_takes_all_gpus_stays_away() -> None:
 def test_what_would_fit_is_not_what_was_asked_and_fits() -> None:
     # The table allows it, the exact queue does not.
     refused = refused_alone(planned_on(2, [workload("g", "ssd", 30.0, 450.0)]))
-    slo_ms, rate_rps = refused.nearest_slo_ms, refused.nearest_rate_rps
-    assert slo_ms is not None
-    assert rate_rps is not None
+    slo_ms, rate_rps = refused.nearest_slo_ms or 0.0, refused.nearest_rate_rps or 0.0
     assert 30.0 < slo_ms < 33.0
     assert 400.0 < rate_rps < 450.0
     assert served(planned_on(2, [workload("g", "ssd", slo_ms, 450.0)]))
@@ -96,9 +94,8 @@ def test_who_can_go_elsewhere_makes_room_for_those_who_cannot() -> None:
         workload("r5", "alexnet", 34.1, 303.0),
         workload("r6", "alexnet", 43.0, 238.0),
     ]
-    request = planning.p99_request(asked)
     both = {"v100": planning.v100("ours", 1), "a100": a100}
-    plan = registry.strategy("joint").plan(replace(request, devices=both))
+    plan = registry.strategy("joint").plan(replace(planning.p99_request(asked), devices=both))
     assert plan.verified
     assert not plan.infeasible
     assert [g.id for g in plan.gpus] == ["v100-0", "a100-0"]

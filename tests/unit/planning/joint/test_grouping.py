@@ -67,13 +67,6 @@ def test_many_small_workloads_share_few_gpus(latency: str, rule: Rule) -> None:
     assert len(plan.gpus) <= len(apart.gpus)
 
 
-def test_an_isolated_workload_keeps_its_queue() -> None:
-    asked = [replace(w, isolated=w.name == "w4") for w in small(20)]
-    plan = joint_p99(asked)
-    assert plan.verified
-    assert frozenset({"w4"}) in queues(plan)
-
-
 def test_no_pool_is_larger_than_a_slot_of_the_gateway() -> None:
     asked = [workload("huge", "ssd", 60.0, 5000.0), workload("small", "ssd", 60.0, 50.0)]
     plan = joint_p99(asked)

@@ -7,6 +7,7 @@ from functools import cache
 
 import planning
 import pytest
+from planning import cores, joint_p99, p99_request
 
 from controlplane.control.order import order_of
 from controlplane.domain.errors import InputError
@@ -14,7 +15,6 @@ from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.workload import ShadowPolicy, ShadowWish, Workload
 from controlplane.planning import registry
 from controlplane.planning.exact.prove import prove
-from controlplane.planning.protocol import Device, PlanRequest
 from controlplane.simulate.arrivals import Demand
 from controlplane.simulate.engine import Settings, simulate
 from controlplane.simulate.network import Conditions
@@ -32,17 +32,13 @@ def light(count: int, **more: object) -> tuple[Workload, ...]:
     )
 
 
-def asked(workloads: tuple[Workload, ...], device: Device, rule: Rule = Rule.P99) -> PlanRequest:
-    return PlanRequest(workloads, {"v100": device}, rule, planning.StoppedClock())
-
-
-def plan_of(request: PlanRequest) -> Plan:
-    return registry.strategy("joint").plan(request)
+def planned(workloads: tuple[Workload, ...], **more: object) -> Plan:
+    return joint_p99(workloads, **{"device": cores(4), **more})
 
 
 @cache
 def ten() -> Plan:
-    return plan_of(asked(light(10), planning.cores(4)))
+    return planned(light(10))
 
 
 def test_ten_light_models_fit_on_one_gpu_of_five_shares() -> None:
@@ -57,7 +53,7 @@ def test_ten_light_models_fit_on_one_gpu_of_five_shares() -> None:
 def test_their_promises_hold_in_a_simulation() -> None:
     plan = ten()
     demands = {w.name: Demand.of(w.arrivals, w.rate_rps) for _, _, w in plan.placements()}
-    seen = simulate(plan, {"v100": planning.cores(4).latency}, Settings(seconds=300.0, demands=demands))
+    seen = simulate(plan, {"v100": cores(4).latency}, Settings(seconds=300.0, demands=demands))
     assert all(w.holds for w in seen.workloads)
 
 
@@ -66,8 +62,8 @@ def test_more_than_sixteen_light_models_share_a_gpu_and_are_simulated() -> None:
     none = ShadowWish(ShadowPolicy.NONE)
     names = [f"{model}-{n}" for n in range(8) for model in SLO_MS][:17]
     workloads = tuple(replace(planning.workload(n, n, 2000.0, 0.1), shadow=none) for n in names)
-    device = planning.cores(8, 1)
-    plan = plan_of(asked(workloads, device))
+    device = cores(8, 1)
+    plan = planned(workloads, device=device)
     assert (plan.verified, plan.infeasible, len(plan.gpus)) == (True, (), 1)
     seen = simulate(plan, {"v100": device.latency}, Settings(seconds=2000.0))
     assert {w.name for w in seen.workloads} == set(names)
@@ -79,63 +75,49 @@ def test_more_than_sixteen_light_models_share_a_gpu_and_are_simulated() -> None:
 
 @pytest.mark.parametrize("rule", Rule)
 def test_counted_gpus_serve_more_workloads_in_turns(rule: Rule) -> None:
-    plan = plan_of(asked(light(9), planning.cores(4, count=1), rule))
+    device = cores(4, count=1)
+    plan = planning.planned("joint", light(9), rule=rule, device=device)
     assert plan.verified
     assert not plan.infeasible
     assert any(p.turns for _, p in plan.partitions())
 
 
-def test_isolated_workloads_take_no_turns() -> None:
-    plan = plan_of(asked(light(10, isolated=True), planning.cores(4)))
-    assert plan.verified
-    assert len(plan.gpus) == 2
-    assert not any(p.turns for _, p in plan.partitions())
+@pytest.mark.parametrize(
+    ("more", "gpus", "in_turns"),
+    [
+        ({"isolated": True}, 2, False),
+        ({"memory_mb": 3000.0}, 2, False),
+        ({"shadow": ShadowWish(), "memory_mb": 1000.0}, 2, False),
+        ({"client_batch": 2}, 1, True),
+    ],
+)
+def test_turns_need_workloads_that_share_and_memory_for_all(
+    more: dict[str, object], gpus: int, in_turns: bool
+) -> None:
+    """The judge refuses a GPU without the memory, shadows that stand by included, and parts of requests."""
+    plan = planned(light(10, **more))
+    assert (plan.verified, len(plan.gpus)) == (True, gpus)
+    assert any(p.turns for _, p in plan.partitions()) == in_turns
 
 
-def test_a_gpu_without_memory_for_more_takes_no_guest() -> None:
-    plan = plan_of(asked(light(10, memory_mb=3000.0), planning.cores(4)))
-    assert plan.verified
-    assert len(plan.gpus) == 2
-
-
-def test_shadows_that_stand_by_count() -> None:
-    plan = plan_of(asked(light(10, shadow=ShadowWish(), memory_mb=1000.0), planning.cores(4)))
-    assert plan.verified
-    assert all(sum(2 * (p.memory_mb or 0.0) for p in g.partitions) <= 16384.0 for g in plan.gpus)
-
-
-def test_requests_of_several_inferences_stay_whole() -> None:
-    plan = plan_of(asked(light(10, client_batch=2), planning.cores(4)))
-    assert plan.verified
-    assert any(p.turns for _, p in plan.partitions())
-    assert all(m.batch % 2 == 0 for _, p in plan.partitions() for m in p.models)
-
-
-def test_the_same_question_moves_nothing() -> None:
-    request = asked(light(10), planning.cores(4))
-    again = plan_of(replace(request, previous=ten()))
-    assert again.gpus == ten().gpus
-
-
-def test_nothing_is_proven_of_turns() -> None:
-    request = asked(light(10), planning.cores(4))
-    assert prove(ten(), request) == ten()
+def test_the_same_question_moves_nothing_and_nothing_is_proven_of_turns() -> None:
+    assert planned(light(10), previous=ten()).gpus == ten().gpus
+    assert prove(ten(), p99_request(light(10), device=cores(4))) == ten()
 
 
 def test_a_limit_in_seconds_ends_the_search() -> None:
-    request = replace(asked(light(10), planning.cores(4)), budget_s=0.0)
-    assert plan_of(request).verified
+    assert planned(light(10), budget_s=0.0).verified
 
 
 def test_the_published_workloads_take_no_turns() -> None:
-    plan = planning.joint_p99(planning.published(50))
+    plan = joint_p99(planning.published(50))
     assert not any(p.turns for _, p in plan.partitions())
 
 
 @pytest.mark.slow
 def test_late_binding_saves_a_gpu_and_its_promises_hold_in_a_simulation() -> None:
-    request = asked(planning.mixed(12, 5, seed=7), planning.cores(5))
-    without = plan_of(request)
+    request = p99_request(planning.mixed(12, 5, seed=7), device=cores(5))
+    without = registry.strategy("joint").plan(request)
     plan = registry.strategy("joint", late_binding=True).plan(request)
     assert plan.verified
     assert len(plan.gpus) < len(without.gpus)
@@ -144,7 +126,7 @@ def test_late_binding_saves_a_gpu_and_its_promises_hold_in_a_simulation() -> Non
     demands = {w.name: Demand.of(w.arrivals, w.rate_rps) for _, _, w in plan.placements()}
     seen = simulate(
         plan,
-        {"v100": planning.cores(5).latency},
+        {"v100": cores(5).latency},
         Settings(seconds=300.0, demands=demands),
         Conditions(order=order_of(plan, None)),
     )

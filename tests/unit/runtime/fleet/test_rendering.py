@@ -131,9 +131,9 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         yield made
 
 
-def apply(here: World, wanted: Plan) -> Any:
+def apply(here: World, wanted: Plan | ApplyRequest) -> Any:
     with here.host.running_as(Program()):
-        return here.apply_last(wanted)
+        return here.apply_last(wanted) if isinstance(wanted, Plan) else here.fleet.apply(wanted)
 
 
 def write(here: World, text: str) -> None:
@@ -157,18 +157,20 @@ def active(here: World) -> str:
     return here.host.routes["a"].members[0].server
 
 
+def served_after_a_death(here: World) -> set[str]:
+    here.host.kill(active(here))
+    settle(here)
+    return served(here)
+
+
 def test_no_standby_starts_what_nobody_applied(here: World) -> None:
     write(here, "never applied")
     for _ in range(3):
-        here.host.kill(active(here))
-        settle(here)
-        assert served(here) == {"applied"}
+        assert served_after_a_death(here) == {"applied"}
     # A controller that begins now reads what was applied, too.
     here.end_controller()
     here.serve()
-    here.host.kill(active(here))
-    settle(here)
-    assert served(here) == {"applied"}
+    assert served_after_a_death(here) == {"applied"}
     apply(here, plan())
     assert served(here) == {"never applied"}
 
@@ -187,8 +189,7 @@ def test_a_redirect_by_hand_does_not_depend_on_the_repository(here: World) -> No
 
 def test_a_plan_that_follows_the_load_serves_what_was_applied(here: World) -> None:
     write(here, "never applied")
-    with here.host.running_as(Program()):
-        here.fleet.apply(ApplyRequest(plan(30.0), here.settings, made_from=plan_hash(plan())))
+    apply(here, ApplyRequest(plan(30.0), here.settings, made_from=plan_hash(plan())))
     assert served(here) == {"applied"}
 
 
@@ -197,12 +198,10 @@ def test_a_rollback_brings_the_models_back_with_the_plan(here: World, percent: f
     write(here, "second")
     apply(here, plan(percent))
     write(here, "never applied")
-    with here.host.running_as(Program()):
-        here.fleet.apply(here.fleet.previous())
+    apply(here, here.fleet.previous())
     assert served(here) == {"applied"}
     assert here.fleet.files.plan() == plan()
-    with here.host.running_as(Program()):
-        here.fleet.apply(here.fleet.previous())
+    apply(here, here.fleet.previous())
     assert served(here) == {"second"}
 
 
@@ -239,9 +238,7 @@ def test_a_full_disk_fails_the_apply_and_changes_nothing(
     assert failed.value.exit_code == 4
     assert (sorted(here.directory.rglob("*")), dict(here.host.routes)) == before
     assert here.fleet.files.plan() == plan()
-    here.host.kill(active(here))
-    settle(here)
-    assert served(here) == {"applied"}
+    assert served_after_a_death(here) == {"applied"}
 
 
 def test_models_that_an_earlier_version_applied_are_pinned_at_the_first_need(here: World) -> None:
@@ -250,9 +247,7 @@ def test_models_that_an_earlier_version_applied_are_pinned_at_the_first_need(her
     here.serve()
     settle(here)
     write(here, "never applied")
-    here.host.kill(active(here))
-    settle(here)
-    assert served(here) == {"applied"}
+    assert served_after_a_death(here) == {"applied"}
 
 
 def test_drift_is_an_event_that_names_the_files(here: World) -> None:
