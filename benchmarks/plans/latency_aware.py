@@ -49,7 +49,7 @@ def together(tasks: Sequence[Task], chosen: Sequence[Chosen]) -> tuple[np.ndarra
 def proposed(tasks: Sequence[Task], tables: Tables) -> list[Chosen]:
     """Batches and shares of Alg 1 on one GPU."""
     found = settle(tasks, tables)
-    return [(c.batch + 1, float(TABLES.percent[0, c.share])) for c in found.choices]
+    return [(c.batch + 1, float(TABLES.percent[0, c.share])) for c in found]
 
 
 def fastest(tasks: Sequence[Task], percents: Sequence[float]) -> list[Chosen]:

@@ -84,9 +84,6 @@ def simulate(
     gpus: dict[int, GpuOutcome] = {}
     answers: list[Answer] = []
     for part in components(plan, truth, given):
-        if not part.servers:
-            gpus.update(_spare(plan, part))
-            continue
         run = _Run(plan, part, asked, Loop(part, given, asked.seed, asked.answers))
         run.run()
         workloads.update((outcome.name, outcome) for outcome in run.workloads())
@@ -100,12 +97,6 @@ def simulate(
         gpus=tuple(gpus[i] for i in sorted(gpus)),
         answers=tuple(answers),
     )
-
-
-def _spare(plan: Plan, part: Component) -> dict[int, GpuOutcome]:
-    """Return idle outcomes for GPUs that hold shadows only."""
-    idle = zip(part.gpus, part.power_w, strict=True)
-    return {i: GpuOutcome(plan.gpus[i].id, 0.0, float(power_w[0]), ()) for i, power_w in idle}
 
 
 class _Run:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from controlplane.latency.protocol import FloatArray, IntArray
 from controlplane.simulate import records
-from controlplane.simulate.network import Component, Conditions, jitter_table, seed_of
+from controlplane.simulate.network import JITTER_ENTRIES, Component, Conditions, jitter_table, seed_of
 from controlplane.simulate.result import BINS
 
 
@@ -35,7 +35,7 @@ class Loop:
         for p, (_, route) in enumerate(shared):
             pool_member[p, : len(route.servers)] = route.servers
             tallies["pool"][list(route.streams)] = p
-        jittered = any(s.jitter > 0 for s in servers)
+        entries = JITTER_ENTRIES if any(s.jitter > 0 for s in servers) else 1
         ring = 1 << (conditions.waiting + ahead * width + 1).bit_length()
         known = _servers(part, conditions, seed)
         executor_of = np.repeat(np.arange(len(servers)), [s.instances for s in servers])
@@ -55,7 +55,7 @@ class Loop:
             work_ms=_padded([s.work_ms for s in servers], width),
             extra_ms=_padded([s.extra_ms for s in servers], width),
             pace=_padded([s.pace for s in servers], masks),
-            jitter=np.array([jitter_table(s.jitter) if jittered else np.ones(1) for s in servers]),
+            jitter=np.array([jitter_table(s.jitter)[:entries] for s in servers]).reshape(-1, entries),
             mask_time=np.zeros((len(part.gpus), masks)),
             counts=np.zeros((len(streams), BINS), np.int64),
             log=np.zeros((answers, 5)),

@@ -320,24 +320,6 @@ def test_a_trace_and_a_step_take_the_place_of_the_plans_rate(plan_of):
     assert by_name["v"].requests == pytest.approx(5000, abs=1)
 
 
-def test_the_document_is_the_contract_of_ctl_simulate(plan_of):
-    document = simulate(plan_of(("g", "p", ONE, [("w", 100.0)])), TRUTH, Settings(5.0)).document()
-    assert document["totals"] == {"holds": 1, "breaks": 0}
-    (workload,) = document["workloads"]
-    assert {
-        "name",
-        "requests",
-        "p50_ms",
-        "p99_ms",
-        "slo_ms",
-        "violations_percent",
-        "drops_percent",
-        "goodput_rps",
-        "utilisation",
-        "holds",
-    } <= set(workload)
-
-
 def test_what_the_truth_does_not_cover_is_named(plan_of):
     plan = plan_of(("g", "p", ServedModel("x", 1), [("w", 1.0)]))
     with pytest.raises(InputError, match="has no profile of x"):
