@@ -33,7 +33,13 @@ from controlplane.planning.explain.infeasible import (
     nearest_slo,
 )
 from controlplane.planning.judge.finalise import Draft
-from controlplane.planning.judge.placements import gpu_of, largest_batch, memory_with_shadow, too_large
+from controlplane.planning.judge.placements import (
+    gpu_of,
+    largest_batch,
+    memory_with_shadow,
+    refusal,
+    too_large,
+)
 from controlplane.planning.judge.shadows import EXTRA_PERCENT
 from controlplane.planning.protocol import Device, PlanRequest
 
@@ -99,7 +105,7 @@ def strategy(name: str) -> PerGpuType:
 
 def draft_on(device: Device, request: PlanRequest, pick: Pick = Pick.LEAST_INCREASE) -> Draft:
     """The placement on one GPU type."""
-    known, refused = split(request.workloads, device)
+    known, refused = split(request.workloads, lambda w: refusal(w, device))
     eq = own_model(device, Igniter, model.fit)
     needs = needs_of(eq, device, known)
     possible = np.flatnonzero(needs.floor <= 100.0)

@@ -103,7 +103,7 @@ def strategy() -> PerGpuType:
 
 
 def _draft_on(device: Device, request: PlanRequest) -> Draft:
-    left, refused = split(request.workloads, device, lambda w, d: refusal(w, d) or too_large(w, d))
+    left, refused = split(request.workloads, lambda w: refusal(w, device) or too_large(w, device))
     own = own_model(device, model.LatencyAware, model.fit)
     largest = min(LARGEST_BATCH, *(p.largest_batch for p in device.profiles.values()))
     tables = Tables.of(own, device.pool.device.grid.percents(), largest)
