@@ -5,8 +5,6 @@ the sum of the shares. The paper measured an RTX 4080; here the V100 catalogue a
 latency model, so the shape counts, not the value. Exit code 1 where Alg 1 misses an SLO.
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The exact `docker run` of a partition, for a GPU host and for a host without one."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path

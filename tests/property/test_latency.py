@@ -1,7 +1,5 @@
 """What holds of the default latency model on every question: monotone, finite, and alone undisturbed."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a verb imports and compiles is most of the time that a short command takes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """How a fleet is served after an apply and a rollback: its plan's section, and consent to looser access."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What every verb has in common: help, exit codes, a closed pipe, colours, JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

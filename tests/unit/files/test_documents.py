@@ -1,7 +1,5 @@
 """Hostile and broken input is refused with the file, line and field."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Files that others wrote: what is no file is named, and no one waits for it."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path

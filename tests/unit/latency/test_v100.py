@@ -1,7 +1,5 @@
 """What the default model must hold on measurements: the V100 of the catalogue."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

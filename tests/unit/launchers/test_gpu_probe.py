@@ -1,7 +1,5 @@
 """The timed probe of a share, with a FAKE of libcuda: it never ran on a GPU."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

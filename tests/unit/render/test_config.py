@@ -1,7 +1,5 @@
 """Rendering of config.pbtxt, with a model's instance groups on the one device of a partition."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The screen of `ctl top`, driven by keys without a terminal."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """Exports made by hand in the documented formats of Nsight Systems and Nsight Compute: no GPU made them."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Leader election and the Fleet object, against a served fake of the API."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Iterator

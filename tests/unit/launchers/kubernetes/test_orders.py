@@ -1,7 +1,5 @@
 """A Fleet object and commands in its leader's pod, from outside, against a served fake of the API."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 

@@ -1,7 +1,5 @@
 """Eq 1-11 against what was published of them, and the refit of Eq 11."""
 
-from __future__ import annotations
-
 import numpy as np
 import planning
 import pytest

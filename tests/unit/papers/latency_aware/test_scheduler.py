@@ -1,7 +1,5 @@
 """The latency-aware scheduler on the V100 catalogue."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

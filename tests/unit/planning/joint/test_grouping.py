@@ -1,7 +1,5 @@
 """Workloads that share a queue: who may, what it saves, and what a plan tells of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 
