@@ -1,5 +1,7 @@
 """The timed probe of a share, with a FAKE of libcuda: it never ran on a GPU."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import subprocess
@@ -28,13 +30,16 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "FAKE_UNENFORCED": str(tmp_path / "unenforced")}
 
 
-def test_half_of_a_gpu_takes_twice_as_long_where_percentages_are_enforced(
-    environment: dict[str, str],
-) -> None:
-    assert probe.measured(environment, 100.0) >= probe.ROUND
-    assert probe.enforced(environment)[0]
+def test_half_of_a_gpu_takes_twice_as_long(environment: dict[str, str]) -> None:
+    whole_ms, half_ms = (probe.measured(environment, percent) for percent in (100.0, 50.0))
+    assert whole_ms >= probe.ROUND
+    assert probe.verdict(half_ms, whole_ms)[0]
+
+
+def test_a_percentage_that_changes_nothing_is_not_enforced(environment: dict[str, str]) -> None:
     Path(environment["FAKE_UNENFORCED"]).touch()
-    held, said = probe.enforced(environment)
+    whole_ms, half_ms = (probe.measured(environment, percent) for percent in (100.0, 50.0))
+    held, said = probe.verdict(half_ms, whole_ms)
     assert not held
     assert "not enforced" in said
 
