@@ -4,8 +4,6 @@ python -m benchmarks.figures            # list the runs
 python -m benchmarks.figures --write    # fill the values into the lines
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import subprocess

@@ -4,8 +4,6 @@ A figure is Trisect's own. Its aim is a bound that a user would notice, its refe
 same, such as a paper's. A figure without an aim is shown and judges nothing; a run without any aim fails.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Iterable

@@ -70,9 +70,8 @@ class Lifecycle(Launcher, Generic[Place]):
                 started = self._started(spec, self._place(spec, start=True), Patience(deadline_s, gives_way))
                 if started is not None:
                     return started
-            raise EngineError(
-                f"{spec.name}: {_ATTEMPTS} times Triton aborted in a race of its own; try again"
-            )
+            problem = f"{spec.name}: {_ATTEMPTS} times Triton aborted in a race of its own; try again"
+            raise EngineError(problem)
 
     def command(self, spec: ServerSpec) -> str:
         """Return what is equivalent to a start, one option a line. Starts and changes nothing."""

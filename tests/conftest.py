@@ -5,8 +5,6 @@ Hypothesis also tries the literals of the project's modules: every edit of any o
 and even the name of the clone's folder (`tests`) would bring examples that no run has passed on.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@ Nodes are registered as objects. A pod that the scheduler placed is patched to R
 loopback address at which something answers as its Triton would; a deleted one is forgotten.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ipaddress

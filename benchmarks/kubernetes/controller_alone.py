@@ -5,8 +5,6 @@ meanwhile. Its fleet, its loop and its launcher are the real ones. RPS requests 
 partition, all in time.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -10,8 +10,6 @@ second that end at each partition; last the time of an apply that changes 50 par
 largest size: at most 20 % of a core, and 60 s for the change.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -18,8 +18,6 @@ Exits 1 where an aim is missed: fewer than 1 % late in each 20 s and GPU hours u
 most 6 moves a workload (days), at most one and three windows (`threshold`).
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import sys

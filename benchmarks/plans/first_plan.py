@@ -8,8 +8,6 @@ status` and `ctl events` of a fleet whose servers are gone. Warm figures are med
 CPU seconds, which other work on the host stretches less than wall seconds. Exits 1 where an aim is missed.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import statistics

@@ -13,8 +13,6 @@ strategy differs by more than 1 % from the authors' code, the default strategy r
 standbys), lets a workload in turns be late, or is late in a window of Fig 15.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import sys

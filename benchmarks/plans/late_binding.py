@@ -11,8 +11,6 @@ python -m benchmarks.plans.late_binding plans       GPUs for 50 models with late
 Exits 1 where an aim is missed.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

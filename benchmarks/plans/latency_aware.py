@@ -5,8 +5,6 @@ the sum of the shares. The paper measured an RTX 4080; here the V100 catalogue a
 latency model, so the shape counts, not the value. Exit code 1 where Alg 1 misses an SLO.
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 from collections.abc import Sequence
@@ -49,7 +47,7 @@ def together(tasks: Sequence[Task], chosen: Sequence[Chosen]) -> tuple[np.ndarra
 def proposed(tasks: Sequence[Task], tables: Tables) -> list[Chosen]:
     """Batches and shares of Alg 1 on one GPU."""
     found = settle(tasks, tables)
-    return [(c.batch + 1, float(TABLES.percent[0, c.share])) for c in found.choices]
+    return [(c.batch + 1, float(TABLES.percent[0, c.share])) for c in found]
 
 
 def fastest(tasks: Sequence[Task], percents: Sequence[float]) -> list[Chosen]:

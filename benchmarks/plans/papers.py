@@ -7,8 +7,6 @@ A row of the page names its figure, theirs, ours, by how much ours may move, and
 it. Exits 1 where one has moved by more. Rows without a section have a command of their own.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 import tempfile

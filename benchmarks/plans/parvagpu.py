@@ -10,8 +10,6 @@ most one to five the one with fewest GPUs counts. A layout that MIG lacks (3+3+1
 rule is half-SLO, as theirs. Exit code 1 where `joint` takes more GPUs than before.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import math

@@ -7,8 +7,6 @@ Sections: counts, covers, memory, fresh, promises; all unless named. Short: list
 References: iGniter (TPDS 34(3), 2023) and its prototype on the same lists; CPU times as asked of two cores.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from dataclasses import replace

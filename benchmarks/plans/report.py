@@ -11,8 +11,6 @@ Sections:
 Exits 1 where an aim is missed.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -9,8 +9,6 @@ its shadow under the same load. Exit code 1 where the simulated P99 of all round
 measured one, an SLO does not hold or a request is lost.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

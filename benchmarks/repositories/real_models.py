@@ -11,8 +11,6 @@ the clients saw in the median of the runs; exit code 1 where an SLO does not hol
 request fails.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -8,8 +8,6 @@ worked, with the seconds of measuring and loading a model, and of planning and a
 where a model fails or a command ends with a traceback.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

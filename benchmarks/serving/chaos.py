@@ -10,8 +10,6 @@ request sent after the fault was answered, `redirected` when the new routes stoo
 stood by again: seconds from the fault.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import signal

@@ -8,8 +8,6 @@ all the time and runs at real-time priority where that is allowed: the queue is 
 Exits 1 where an aim is missed.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 

@@ -5,8 +5,6 @@ share of a core answers with 520 kB. Requests of both kinds alternate on one cli
 work meets both. A quarter as many sent straight to the Triton are the reference.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

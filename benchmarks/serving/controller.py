@@ -6,8 +6,6 @@ CPU time as a part of one core, idle and under load, of each process of the cont
 controller below 2 %, with the telemetry (the monitor, which reads the gateway's log for it) below 10 %.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

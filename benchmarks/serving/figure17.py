@@ -8,8 +8,6 @@ an SLO of 10 ms in the first second; clients are redirected after 1.5 s, then it
 Exits 1 where no redirect comes within the paper's time, or the P99 of what follows is above the SLO.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

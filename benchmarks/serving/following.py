@@ -5,8 +5,6 @@ twice, 3.4 times and 0.8 times that rate; see tests/support/following_rig.py. Tw
 batch and no server. Exits 1 where a request failed or a change took too long.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

@@ -5,8 +5,6 @@ the same minute. On a host with other work, rates favour the gateway (more proce
 CPU times tell more there.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

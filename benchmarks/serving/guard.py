@@ -13,8 +13,6 @@ SEEN_S, or nine of ten after more than twice that. A guard that never fires has 
 nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import sys

@@ -12,8 +12,6 @@ With `--cut` a server without a shadow loses a part of its quota and is overload
 batches change and once in one whose batches are fixed. Printed are the late requests of both.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -17,8 +17,6 @@ more and 1.5 times or more, or no run was counted: one is left out, and said, wh
 before the cut.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os

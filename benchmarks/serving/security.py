@@ -4,8 +4,6 @@
 front of one Triton, measured in turn over kept connections, so that the host's other work meets all of them.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import statistics

@@ -13,8 +13,6 @@ Exits 1 where a hot or shared shadow answers later than `within_s` by default, a
 server did not hold, or a neighbour's request fails. A warm shadow has to load first.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

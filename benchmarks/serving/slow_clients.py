@@ -7,8 +7,6 @@ A real attacker has processors of its own. Here it is a process that the kernel 
 wants the core (SCHED_IDLE), and its processor time is in the table. What it costs the gateway counts in full.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

@@ -8,8 +8,6 @@ be late then. Short lists also run with the controller's own redirects.
 `10 %`: shadows with at most 10 % more, as iGniter's, on the GPUs of `joint` without a demand.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 

@@ -5,8 +5,6 @@ Requests run through Triton's greedy batcher: batch = min(waiting, limit); a bat
 functions (`late_answers.scan`, `batch_times.scan`) and its rule for both together.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from types import ModuleType

@@ -5,8 +5,6 @@ Nothing is tuned to come near the figures. GSLICE-like and gpulet-like placement
 InSS's paper runs them; their batch is the largest whose time is within half the SLO.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

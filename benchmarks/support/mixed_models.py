@@ -1,7 +1,5 @@
 """A real Triton with models that take turns, behind the real gateway, and traffic over both protocols."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ slots. Times are microseconds. `naive` and `late` are the two ways of the paper'
 of one slot); `run` takes any `Order`, as in its Fig 12.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import deque
 from collections.abc import Callable, Sequence

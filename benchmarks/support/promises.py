@@ -11,8 +11,6 @@ A workload is late if its simulated P99 exceeds its SLO. The judges are
 on as many GPUs as `joint` takes, with equal shares and the best batch for each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache

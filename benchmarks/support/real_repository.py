@@ -4,8 +4,6 @@ The wheels are downloaded with pip by name and version into a folder of their ow
 model files are taken out of them.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import shutil

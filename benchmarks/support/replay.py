@@ -5,8 +5,6 @@ full batches on their GPUs (warm-up); after it, the servers that end drain what 
 those that serve beside them, by the latency model, as any neighbour does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise

@@ -4,8 +4,6 @@ As in `sleeping_triton` a model keeps its instance for t(k) ms a batch of k, wha
 compared is how requests are spread and batched. Beside it, the same servers as they were behind one queue.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Its server has PERCENT of a core, its shadow EXTRA_PERCENT more. How long a requ
 the model is as much slower on every server.
 """
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
 import time

@@ -17,8 +17,6 @@ windows of 10 s, from 2 s after the verdict on, of which more than 1 % are late;
 than of the same requests on the shadow's share from the beginning.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -8,8 +8,6 @@ its repeats from those before) and tested on the last.
 Aim: 93 % or more of each; where a kind is new to the fit, more than 98 % are no fault. Exits 1 where missed.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import os

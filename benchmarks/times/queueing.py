@@ -6,8 +6,6 @@ By default a part of the grid; --every runs all of it (some minutes). 2x10^7 req
 their spread gives the simulation's own 95 % interval, which is added to the tolerance.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import math

@@ -6,8 +6,6 @@ python -m benchmarks.times.simulate --triton --full    all 8 configurations, 3 l
 python -m benchmarks.times.simulate --pool       also three real Tritons behind the real gateway
 """
 
-from __future__ import annotations
-
 import argparse
 import resource
 import sys

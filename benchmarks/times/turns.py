@@ -8,8 +8,6 @@ planned rate; the simulation has the same
 arrivals. Exit code 1 where the median ratio of a model lies outside 0.85 to 1.15, or an SLO is broken.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

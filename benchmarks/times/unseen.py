@@ -8,8 +8,6 @@ at all others. A fixed seed splits the models: what is designed is designed on t
 the second. Without data it ends with 2, as any wrong use does.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import os

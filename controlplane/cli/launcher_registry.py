@@ -30,7 +30,7 @@ class Entry:
     """
 
     build: Callable[[Cluster], Launcher]
-    pin_rules: Callable[[PinRules], PinRules]
+    pin_rules: Callable[[PinRules], PinRules] = lambda rules: rules
     local: Callable[[], ProcessLauncher | DockerLauncher] | None = None
     engine_answers: Callable[[], bool] = lambda: True
 
@@ -40,7 +40,11 @@ def launcher(name: LauncherName | None, cluster: Cluster = DEFAULT_CLUSTER) -> L
 
     `cluster` is where pods are started. Raises MissingTool without the extra that it needs.
     """
-    return LAUNCHERS[name or _fitting()].build(cluster)
+    if name is None:
+        from launchers.gpu import gpus
+
+        name = LauncherName.DOCKER if gpus.inventory() and _docker_answers() else LauncherName.PROCESS
+    return LAUNCHERS[name].build(cluster)
 
 
 def local_launchers() -> tuple[Launcher, ...]:
@@ -64,12 +68,6 @@ def pin_rules(name: str) -> PinRules:
     except ValueError:
         raise InputError(f"{given!r} is no number of GB", field=f"${LIMIT}") from None
     return LAUNCHERS[LauncherName(name)].pin_rules(limited)
-
-
-def _fitting() -> LauncherName:
-    from launchers.gpu import gpus
-
-    return LauncherName.DOCKER if gpus.inventory() and _docker_answers() else LauncherName.PROCESS
 
 
 def _process() -> ProcessLauncher:
@@ -108,7 +106,7 @@ def _pods(cluster: Cluster) -> Launcher:
 
 
 LAUNCHERS = {
-    LauncherName.PROCESS: Entry(lambda _: _process(), lambda rules: rules, _process),
+    LauncherName.PROCESS: Entry(lambda _: _process(), local=_process),
     LauncherName.DOCKER: Entry(lambda _: _docker(), _mounted, _docker, _docker_answers),
     LauncherName.KUBERNETES: Entry(_pods, lambda rules: replace(rules, copies=False)),
 }

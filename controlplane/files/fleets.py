@@ -66,10 +66,6 @@ class FleetSettings:
         return replace(self, devices={**before.devices, **self.devices}, former_outputs=former)
 
 
-def _names(kind: Any) -> list[str]:
-    return [one.name for one in fields(kind)]
-
-
 @contextlib.contextmanager
 def _way_out() -> Iterator[None]:
     try:
@@ -170,9 +166,9 @@ class FleetFiles:
         """Return the keys of the settings that this version leaves out: a newer one wrote them."""
         content = read(self._settings).content
         endpoints = content.get("endpoints", {})
-        outer = [key for key in content if key not in ("schema_version", *_names(FleetSettings))]
-        inner = [f"endpoints.{key}" for key in endpoints if key not in _names(GatewayConfig)]
-        return (*outer, *inner)
+        known = ("schema_version", *(one.name for one in fields(FleetSettings)))
+        inner = endpoints.keys() - {one.name for one in fields(GatewayConfig)}
+        return (*(key for key in content if key not in known), *(f"endpoints.{key}" for key in sorted(inner)))
 
     def write_settings(self, settings: FleetSettings) -> None:
         """Replace the settings; the fleet is this host's from now on."""

@@ -11,7 +11,7 @@ from controlplane.domain.plan import Infeasible, Partition, Plan, Rule
 from controlplane.domain.profile import Profile
 from controlplane.domain.workload import Workload
 from controlplane.planning.judge.finalise import Draft, finalise
-from controlplane.planning.judge.placements import memory_of, partition_of, refusal
+from controlplane.planning.judge.placements import memory_of, partition_of
 from controlplane.planning.protocol import Device, PlanRequest
 
 M = TypeVar("M")
@@ -40,12 +40,10 @@ def own_model(device: Device, kind: type[M], fit: Callable[[Mapping[str, Profile
 
 
 def split(
-    workloads: Sequence[Workload],
-    device: Device,
-    why: Callable[[Workload, Device], str | None] = refusal,
+    workloads: Sequence[Workload], why: Callable[[Workload], str | None]
 ) -> tuple[list[Workload], list[Infeasible]]:
-    """Return the workloads that a device may serve, and the others with the reason."""
-    reasons = {w.name: reason for w in workloads if (reason := why(w, device)) is not None}
+    """Return the workloads that may be served, where `why` is None, and the others with the reason."""
+    reasons = {w.name: reason for w in workloads if (reason := why(w)) is not None}
     refused = [Infeasible(name, reason) for name, reason in reasons.items()]
     return [w for w in workloads if w.name not in reasons], refused
 

@@ -245,11 +245,13 @@ class Bench:
         return tuple(self._triton.statistics(step) for step in traffic.steps)
 
     def _read(self, endpoint: str, loop: ClosedLoop) -> _Reading:
-        times = psutil.cpu_times()
+        counted, at_s = self._triton.statistics(endpoint), self._clock.monotonic()
+        # The host's time and the server's share are compared: one is read right after the other.
+        usage, times = self._launcher.usage(self._server), psutil.cpu_times()
         return _Reading(
-            statistics=self._triton.statistics(endpoint),
-            at_s=self._clock.monotonic(),
-            usage=self._launcher.usage(self._server),
+            statistics=counted,
+            at_s=at_s,
+            usage=usage,
             host_busy_s=float(times.user + times.system + times.nice + times.irq + times.softirq),
             answered=loop.answered,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 NAMED = 3
@@ -9,8 +10,8 @@ NAMED = 3
 
 
 def number(value: float | None, digits: int = 1) -> str:
-    """Format a number; an unknown one is a dash."""
-    return "–" if value is None else f"{value:.{digits}f}"
+    """Format a number; an unknown one (None, NaN) is a dash."""
+    return "–" if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
 def counted(count: int, noun: str) -> str:

@@ -84,9 +84,6 @@ def simulate(
     gpus: dict[int, GpuOutcome] = {}
     answers: list[Answer] = []
     for part in components(plan, truth, given):
-        if not part.servers:
-            gpus.update(_spare(plan, part))
-            continue
         run = _Run(plan, part, asked, Loop(part, given, asked.seed, asked.answers))
         run.run()
         workloads.update((outcome.name, outcome) for outcome in run.workloads())
@@ -100,12 +97,6 @@ def simulate(
         gpus=tuple(gpus[i] for i in sorted(gpus)),
         answers=tuple(answers),
     )
-
-
-def _spare(plan: Plan, part: Component) -> dict[int, GpuOutcome]:
-    """Return idle outcomes for GPUs that hold shadows only."""
-    idle = zip(part.gpus, part.power_w, strict=True)
-    return {i: GpuOutcome(plan.gpus[i].id, 0.0, float(power_w[0]), ()) for i, power_w in idle}
 
 
 class _Run:
@@ -132,7 +123,7 @@ class _Run:
         utilisation = self._utilisation()
         outcomes = []
         for i, stream in enumerate(self._part.streams):
-            tally = self._loop.tallies[i]
+            tally = self._loop.state.tallies[i]
             requests, drops, late = (int(tally[name]) for name in ("requests", "drops", "late"))
             answered = requests - drops
             each = stream.placement.client_batch
@@ -141,8 +132,8 @@ class _Run:
                     name=stream.name,
                     slo_ms=stream.slo_ms,
                     requests=requests,
-                    p50_ms=quantile_ms(self._loop.counts[i], 0.5),
-                    p99_ms=quantile_ms(self._loop.counts[i], 0.99),
+                    p50_ms=quantile_ms(self._loop.state.counts[i], 0.5),
+                    p99_ms=quantile_ms(self._loop.state.counts[i], 0.99),
                     mean_ms=float(tally["sum_ms"]) / answered if answered else math.nan,
                     max_ms=float(tally["max_ms"]),
                     violations_percent=100.0 * (late + drops) / requests if requests else 0.0,
@@ -150,7 +141,7 @@ class _Run:
                     throughput_rps=answered * each / seconds,
                     goodput_rps=(answered - late) * each / seconds,
                     utilisation=utilisation[i],
-                    counts=self._loop.counts[i].copy(),
+                    counts=self._loop.state.counts[i].copy(),
                 )
             )
         return outcomes
@@ -160,7 +151,7 @@ class _Run:
 
         Models that take turns share theirs.
         """
-        routes, requests = self._part.routes, self._loop.tallies["requests"]
+        routes, requests = self._part.routes, self._loop.state.tallies["requests"]
         load = np.zeros(len(self._part.servers))
         for route in routes:
             load[list(route.servers)] += requests[list(route.streams)].sum() / len(route.servers)
@@ -175,17 +166,17 @@ class _Run:
         return found
 
     def gpus(self) -> dict[int, GpuOutcome]:
-        whole = self._settings.seconds * MILLIS_PER_SECOND
-        outcomes = {}
+        whole, state, outcomes = self._settings.seconds * MILLIS_PER_SECOND, self._loop.state, {}
+        mean_batch = state.servers["served"] / np.maximum(state.servers["batches"], 1)
         for g, index in enumerate(self._part.gpus):
-            share = self._loop.mask_share(g, whole)
+            share = state.mask_time[g] / whole
             masks = np.arange(share.size)
             partitions = [
                 PartitionOutcome(
                     id=server.partition,
                     model=server.model,
                     busy_percent=100.0 * float(share[(masks & server.field) == server.bit].sum()),
-                    mean_batch=self._loop.mean_batch(s) * server.client_batch,
+                    mean_batch=float(mean_batch[s]) * server.client_batch,
                 )
                 for s, server in enumerate(self._part.servers)
                 if server.gpu == index
@@ -207,5 +198,5 @@ class _Run:
                 batch=int(row[3]) * self._part.servers[int(row[4])].client_batch,
                 partition=self._part.servers[int(row[4])].partition,
             )
-            for row in self._loop.log()
+            for row in self._loop.state.log[: self._loop.logged]
         ]

@@ -27,7 +27,7 @@ from controlplane.domain.plan import (
 from controlplane.domain.profile import Profile
 from controlplane.domain.serving import Order
 from controlplane.domain.units import MICROS_PER_MILLI, non_negative
-from controlplane.latency.protocol import BoolArray, FloatArray, IntArray, LatencyModel, Slots
+from controlplane.latency.protocol import FloatArray, IntArray, LatencyModel, Slots
 
 JITTER_ENTRIES = 4096
 """Length of a jitter table; its entries are equally likely."""
@@ -259,12 +259,14 @@ def gpu_servers(
                 f"{latency.name} for {gpu.type} has no profile of {model.model}; profile it on {gpu.type}",
                 field="truth",
             )
-    codes = _codes(gpu.partitions)
-    pace, power, fullest = _slowdowns(served, codes, latency)
-    servers = [
-        _server(index, codes[i], gpu.type, partition, model, latency, pace[i], fullest, conditions)
-        for i, (partition, model) in enumerate(served)
-    ]
+    bits, fields = _codes(gpu.partitions)
+    pace, power, fullest = _slowdowns(served, bits, fields, latency)
+    servers = []
+    for i, (partition, model) in enumerate(served):
+        full = fullest[(fullest & fields[i]) == bits[i]]
+        busiest = int(full[np.argmax(pace[i, full])])
+        own = int(bits[i]), int(fields[i]), pace[i], busiest
+        servers.append(_server(index, gpu.type, partition, model, latency, conditions, *own))
     for (partition, model), server in zip(served, servers, strict=True):
         if server.drop_ms < math.inf and not server.greedy:
             raise InputError(
@@ -283,14 +285,15 @@ def gpu_servers(
 
 def _server(
     gpu: int,
-    code: _Code,
     device: str,
     partition: Partition,
     model: ServedModel,
     latency: LatencyModel,
-    pace: FloatArray,
-    fullest: IntArray,
     conditions: Conditions,
+    bit: int,
+    field: int,
+    pace: FloatArray,
+    busiest: int,
 ) -> Server:
     noise = conditions.noise.get((device, model.model), Noise())
     client_batch = _client_batch(partition, model)
@@ -302,8 +305,8 @@ def _server(
     alone = latency.estimate(replace(slots, requests=slots.batch / client_batch), 0.5)
     return Server(
         gpu=gpu,
-        bit=code.bit,
-        field=code.field,
+        bit=bit,
+        field=field,
         partition=partition.id,
         model=model.model,
         client_batch=client_batch,
@@ -316,7 +319,7 @@ def _server(
         work_ms=np.array(alone.cycle_ms[:, 0]),
         extra_ms=alone.execution_ms[:, 0] - alone.cycle_ms[:, 0] + noise.frontend_ms,
         pace=pace,
-        busiest=int(max(fullest[code.among(fullest)], key=lambda mask: pace[mask])),
+        busiest=busiest,
         after_ms=_after_ms(partition, model, conditions.order),
         drop_ms=partition.drop_after_ms(model.model) or math.inf,
     )
@@ -342,44 +345,29 @@ def _client_batch(partition: Partition, model: ServedModel) -> int:
     return sizes[0] if sizes else 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Code:
-    """A server's place in the masks of busy servers."""
-
-    bit: int
-    field: int
-
-    def among(self, masks: IntArray) -> BoolArray:
-        """Return where the server is busy."""
-        return np.asarray((masks & self.field) == self.bit)
-
-
-def _codes(partitions: Sequence[Partition]) -> list[_Code]:
-    """Return each server's code: a partition's field holds the number of its model that executes."""
-    codes, begin = [], 0
+def _codes(partitions: Sequence[Partition]) -> tuple[IntArray, IntArray]:
+    """Return each server's bit and field: a partition's field holds the number of its model that executes."""
+    bits, fields, begin = [], [], 0
     for partition in partitions:
-        width = busy_bits([partition])
-        field = ((1 << width) - 1) << begin
-        codes += [_Code((n + 1) << begin, field) for n in range(len(partition.models))]
+        width, models = busy_bits([partition]), len(partition.models)
+        bits += [(n + 1) << begin for n in range(models)]
+        fields += [((1 << width) - 1) << begin] * models
         begin += width
-    return codes
+    return np.array(bits, dtype=np.int64), np.array(fields, dtype=np.int64)
 
 
 def _slowdowns(
-    served: list[tuple[Partition, ServedModel]], codes: Sequence[_Code], latency: LatencyModel
+    served: list[tuple[Partition, ServedModel]], bits: IntArray, fields: IntArray, latency: LatencyModel
 ) -> tuple[FloatArray, FloatArray, IntArray]:
     """Return pace[i, mask], with server i in mask, and power[mask], for every set of busy servers.
 
     With them, the masks that hold one server of each partition.
     """
-    count = len(served)
-    masks = np.arange(1 << busy_bits(list(dict.fromkeys(p for p, _ in served))))
-    busy = np.zeros((masks.size, count), dtype=np.bool_)
-    for i, code in enumerate(codes):
-        busy[:, i] = code.among(masks)
-    pace = np.ones((count, masks.size))
-    power = np.zeros(masks.size)
-    if count == 0:
+    partitions = list(dict.fromkeys(p for p, _ in served))
+    masks = np.arange(1 << busy_bits(partitions))
+    busy = (masks[:, None] & fields) == bits
+    pace, power = np.ones((len(served), masks.size)), np.zeros(masks.size)
+    if not served:
         return pace, power, masks
     model = np.array([latency.models.index(m.model) for _, m in served])
     batch = np.array([float(max(m.batch, _client_batch(p, m))) for p, m in served])
@@ -388,9 +376,8 @@ def _slowdowns(
         estimate = latency.estimate(Slots.of(model, batch, percent, busy[rows]), 0.5)
         power[rows] = estimate.power_w
         pace[:, rows] = np.where(busy[rows], estimate.cycle_ms, 1.0).T
-    for i in range(count):
-        pace[i] = np.where(busy[:, i], pace[i] / pace[i, codes[i].bit], 1.0)
-    return pace, power, masks[busy.sum(axis=1) == len({p.id for p, _ in served})]
+    alone = pace[np.arange(len(served)), bits]
+    return np.where(busy.T, pace / alone[:, None], 1.0), power, masks[busy.sum(axis=1) == len(partitions)]
 
 
 def jitter_table(cv: float) -> FloatArray:

@@ -9,14 +9,14 @@ from numpy.typing import ArrayLike
 
 from controlplane.latency.protocol import FloatArray, IntArray
 from controlplane.simulate import records
-from controlplane.simulate.network import Component, Conditions, jitter_table, seed_of
+from controlplane.simulate.network import JITTER_ENTRIES, Component, Conditions, jitter_table, seed_of
 from controlplane.simulate.result import BINS
 
 
 class Loop:
     """The event loop of one component, from time 0 on; it logs the first `answers` requests.
 
-    counts: answers per latency bin, shape (workloads, BINS). tallies: `records.TALLY`, one a workload.
+    state: all that it reads and writes. logged: the number of requests in `state.log`.
     """
 
     def __init__(self, part: Component, conditions: Conditions, seed: int, answers: int) -> None:
@@ -35,13 +35,13 @@ class Loop:
         for p, (_, route) in enumerate(shared):
             pool_member[p, : len(route.servers)] = route.servers
             tallies["pool"][list(route.streams)] = p
-        jittered = any(s.jitter > 0 for s in servers)
+        entries = JITTER_ENTRIES if any(s.jitter > 0 for s in servers) else 1
         ring = 1 << (conditions.waiting + ahead * width + 1).bit_length()
         known = _servers(part, conditions, seed)
         executor_of = np.repeat(np.arange(len(servers)), [s.instances for s in servers])
         executors = _made(records.EXECUTOR, executor_of.size, server=executor_of, end=math.inf, pace=1.0)
-        self._logged = 0
-        self._state = records.State(
+        self.logged = 0
+        self.state = records.State(
             executors=executors,
             servers=known,
             gpus=_gpus(part, known),
@@ -55,12 +55,11 @@ class Loop:
             work_ms=_padded([s.work_ms for s in servers], width),
             extra_ms=_padded([s.extra_ms for s in servers], width),
             pace=_padded([s.pace for s in servers], masks),
-            jitter=np.array([jitter_table(s.jitter) if jittered else np.ones(1) for s in servers]),
+            jitter=np.array([jitter_table(s.jitter)[:entries] for s in servers]).reshape(-1, entries),
             mask_time=np.zeros((len(part.gpus), masks)),
             counts=np.zeros((len(streams), BINS), np.int64),
             log=np.zeros((answers, 5)),
         )
-        self.counts, self.tallies = self._state.counts, tallies
 
     def advance(self, arrivals: records.Records, bounds: IntArray, until_ms: float) -> None:
         """Run every event before `until_ms`.
@@ -71,35 +70,22 @@ class Loop:
         # Imports numba, which a command that does not simulate need not wait for.
         from controlplane.simulate import kernel
 
-        servers, pools = self._state.servers, self._state.pools
+        servers, pools = self.state.servers, self.state.pools
         servers["next"] = servers["stop"] = 0
         for route, server in self._routes:
             servers[server]["next"], servers[server]["stop"] = bounds[route], bounds[route + 1]
         pools["next"], pools["stop"] = bounds[self._pool_routes], bounds[1:][self._pool_routes]
-        self._logged = kernel.advance(self._state, self._logged, arrivals, until_ms)
+        self.logged = kernel.advance(self.state, self.logged, arrivals, until_ms)
 
     def close(self, end_ms: float) -> None:
         """Account the GPUs' time up to `end_ms`, then answer the requests still in flight."""
-        mask_time = self._state.mask_time
-        for gpu, now in enumerate(self._state.gpus):
+        mask_time = self.state.mask_time
+        for gpu, now in enumerate(self.state.gpus):
             mask_time[gpu, now["mask"]] += end_ms - now["since"]
         settled = mask_time.copy()
         none = np.zeros(len(self._routes) + len(self._pool_routes) + 1, dtype=np.int64)
         self.advance(np.empty(0, records.REQUEST), none, math.inf)
         mask_time[:] = settled
-
-    def mask_share(self, gpu: int, whole_ms: float) -> FloatArray:
-        """Return the share of time with each set of servers busy."""
-        return np.asarray(self._state.mask_time[gpu] / whole_ms)
-
-    def mean_batch(self, server: int) -> float:
-        """Return the mean requests per batch, 0 where none ran."""
-        one = self._state.servers[server]
-        return float(one["served"]) / max(1, int(one["batches"]))
-
-    def log(self) -> FloatArray:
-        """Return the first answers: workload, arrival, latency, batch, server; shape (answers, 5)."""
-        return self._state.log[: self._logged]
 
 
 def _made(kind: np.dtype[np.void], count: int, **fields: ArrayLike) -> records.Records:

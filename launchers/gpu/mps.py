@@ -295,19 +295,15 @@ def check_user(client: MpsClient, uid: int) -> None:
 
 def _end_unused(pipes: Path, servers: list[str]) -> bool:
     """End a daemon with these servers, unless a process uses it or is about to; return whether it ended."""
-    if any(control.clients(pipes, server) for server in servers) or _is_named(pipes):
+    if any(control.clients(pipes, server) for server in servers):
         return False
+    for pid in process_table.pids():
+        # A server that loads names the daemon in its environment, as MPS's own processes do.
+        if control.variables(pid).get(PIPES) == str(pipes):
+            words = (process_table.read_allowed(f"/proc/{pid}/cmdline") or b"").decode(errors="replace")
+            if not any(Path(word).name.startswith("nvidia-cuda-mps-") for word in words.split("\0")):
+                return False
     with process_table.held(control.daemon_pid(pipes)) as daemon:
         control.ask(pipes, "quit")
         process_table.ends(daemon, control.ANSWER_S)
     return True
-
-
-def _is_named(pipes: Path) -> bool:
-    """Return whether a process other than MPS's names the daemon in its environment: a server that loads."""
-    for pid in process_table.pids():
-        if control.variables(pid).get(PIPES) == str(pipes):
-            words = (process_table.read_allowed(f"/proc/{pid}/cmdline") or b"").decode(errors="replace")
-            if not any(Path(word).name.startswith("nvidia-cuda-mps-") for word in words.split("\0")):
-                return True
-    return False

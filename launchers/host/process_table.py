@@ -38,6 +38,7 @@ _STUB = "triton_python_backend_stub"
 _LABEL = labels.NAME.encode()
 _GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.EINVAL})
 """EINVAL: the pid is none, or another process's thread has it by now."""
+_KILLED_S = 10.0
 _EXEC_S = 2.0
 """The longest time of an exec: a large program may have to be read from the disk."""
 
@@ -182,9 +183,9 @@ def wait_gone(member: Member, seconds: float) -> bool:
         return ends(handle, seconds)
 
 
-def kill_all(present: Callable[[], tuple[Member, ...]], seconds: float = 10.0) -> tuple[int, ...]:
+def kill_all(present: Callable[[], tuple[Member, ...]]) -> tuple[int, ...]:
     """Kill every process that `present` returns, also later ones; return the pids that do not end."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + _KILLED_S
     while found := _settled(present):
         with contextlib.ExitStack() as stack:
             # Held from before the kill: a thread may outlive the first one, whose end takes the labels away.

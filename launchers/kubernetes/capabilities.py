@@ -20,7 +20,6 @@ from launchers.kubernetes.pod import PodPlace, pod
 from launchers.triton import program
 
 _OLDEST_RESIZE = (1, 33)
-_ROLE = "ask the cluster's administrator for a Role with these rules"
 
 
 def capabilities(connect: Callable[[], ClusterApi], options: PodOptions) -> tuple[Capability, ...]:
@@ -34,18 +33,22 @@ def capabilities(connect: Callable[[], ClusterApi], options: PodOptions) -> tupl
     return (
         Capability("kubernetes", True, f"{version} at {api.server}, namespace {api.namespace}"),
         _resize(version),
-        _line("permissions", lambda name: _permissions(name, api)),
-        _line("nodes", lambda name: _nodes(name, api)),
-        _line("pods", lambda name: _admission(name, api, options)),
-        _line("models", lambda name: _models(name, options)),
+        _line("permissions", lambda: _permissions(api)),
+        _line("nodes", lambda: _nodes(api)),
+        _line("pods", lambda: _admission(api, options)),
+        _line("models", lambda: _models(options)),
         Capability("live batches", False, "pods keep theirs: a plan with other batches starts other pods"),
     )
 
 
-def _line(subject: str, check: Callable[[str], Capability]) -> Capability:
+_Found = tuple[bool, str, str | None]
+"""Whether it is available, the detail, and the way out."""
+
+
+def _line(subject: str, check: Callable[[], _Found]) -> Capability:
     name = f"kubernetes {subject}"
     try:
-        return check(name)
+        return Capability(name, *check())
     except EngineError as error:
         return Capability(name, False, str(error))
 
@@ -57,15 +60,16 @@ def _resize(version: str) -> Capability:
     return Capability("kubernetes resize in place", able, f"Kubernetes {version}", remedy)
 
 
-def _permissions(name: str, api: ClusterApi) -> Capability:
+def _permissions(api: ClusterApi) -> _Found:
     missing = [
         replace(rule, verbs=verbs)
         for rule in RULES
         if (verbs := tuple(verb for verb in rule.verbs if not _may(api, rule, verb)))
     ]
     if not missing:
-        return Capability(name, True, f"all {len(RULES)} rules are granted")
-    return Capability(name, False, "missing: " + "; ".join(map(str, missing)), _ROLE)
+        return True, f"all {len(RULES)} rules are granted", None
+    remedy = "ask the cluster's administrator for a Role with these rules"
+    return False, "missing: " + "; ".join(map(str, missing)), remedy
 
 
 def _may(api: ClusterApi, rule: RoleRule, verb: str) -> bool:
@@ -82,7 +86,7 @@ def _may(api: ClusterApi, rule: RoleRule, verb: str) -> bool:
     return status is not None and bool(status.allowed)
 
 
-def _nodes(name: str, api: ClusterApi) -> Capability:
+def _nodes(api: ClusterApi) -> _Found:
     found = api.find(Node)
     cores = sum(map(devices.cores, found))
     gpus = len(devices.sliced_gpus(api))
@@ -91,20 +95,20 @@ def _nodes(name: str, api: ClusterApi) -> Capability:
         detail += (
             ": shared where the DRA driver is 0.5 or newer, its gate MPSSupport on (alpha, off by default)"
         )
-    return Capability(name, bool(found), detail, None if found else "add a node")
+    return bool(found), detail, None if found else "add a node"
 
 
-def _admission(name: str, api: ClusterApi, options: PodOptions) -> Capability:
+def _admission(api: ClusterApi, options: PodOptions) -> _Found:
     """Try a pod of ours without creating it: admission checks security, quotas and classes."""
     labels = Labels("doctor", "none", "doctor", Role.PROFILE, "none")
     spec = ServerSpec(labels, "/", ("doctor",), "doctor/cpu-0", 20.0)
     server = Server("", spec, ServerState.RUNNING, "", *program.PORTS)
     api.admits(pod(server, RenderedFiles({}, {}), PodPlace("doctor"), options))
-    return Capability(name, True, f"a pod of {options.image} is admitted")
+    return True, f"a pod of {options.image} is admitted", None
 
 
-def _models(name: str, options: PodOptions) -> Capability:
+def _models(options: PodOptions) -> _Found:
     if options.models is None:
         remedy = f"set {MODELS} to pvc:NAME, image:REFERENCE or host:/PATH"
-        return Capability(name, False, "no volume holds the model repository", remedy)
-    return Capability(name, True, f"{options.models.kind}:{options.models.source}")
+        return False, "no volume holds the model repository", remedy
+    return True, f"{options.models.kind}:{options.models.source}", None

@@ -140,14 +140,18 @@ class KubernetesLauncher(Lifecycle[PodPlace]):
         if one is None or one.uid != server.id:
             raise EngineError(f"{server.name}: another program deleted its pod while it started")
         # The status alone is late: a container that was killed counts as ready for a second or two.
-        if one.is_ready and readiness.is_ready(found := one.server):
+        found = one.server
+        if one.is_ready and readiness.is_ready(found):
             return StartState(found)
         refusal = one.unplaced
         if refusal is None:
             self._refused_s.pop(server.id, None)
         elif now_s - self._refused_s.setdefault(server.id, now_s) > _UNPLACED_S:
             raise EngineError(f"{server.name}: {refusal}{way_out(refusal)}")
-        waits_for = self._unshared(one) or one.waits_for or _silent(one) or "its models are loading"
+        waits_for = "its models are loading"
+        if one.is_ready:
+            waits_for = f"its kubelet reaches it at {found.host}, this host does not: route the pods' network"
+        waits_for = self._unshared(one) or one.waits_for or waits_for
         return StartState(ended=one.obstacle, waits_for=waits_for)
 
     def _log(self, server: Server) -> str:
@@ -251,10 +255,3 @@ class KubernetesLauncher(Lifecycle[PodPlace]):
             self._api().delete(ConfigMap, names.server_object(spec))
         if not pods:
             self._api().delete(PodDisruptionBudget, names.partition_object(spec))
-
-
-def _silent(one: PodState) -> str | None:
-    """Return why a pod that the kubelet calls ready is of no use here; None for one that is not ready."""
-    if not one.is_ready:
-        return None
-    return f"its kubelet reaches it at {one.server.host}, this host does not: route the pods' network"

@@ -24,7 +24,7 @@ _PLAIN = re.compile(r"^(error: |sh: |\S*tritonserver: |terminate called|Segmenta
 _NOISE = ("CudaDriverHelper has not been initialized",)
 _EACH_CONNECTION = "NODELAY NOT SUPPORTED"
 _NO_BACKEND = re.compile(r"unable to find backend library for backend '([^']+)'")
-_LONGEST_LINE = 400
+_LONGEST_LINE, _MOST_LINES = 400, 6
 SILENT = "its log is empty (was it killed? see dmesg for the out-of-memory killer)"
 """Stands for the reasons where a log has none."""
 
@@ -47,7 +47,7 @@ def said(log: str) -> str:
     return "".join(line for line in log.splitlines(keepends=True) if _EACH_CONNECTION not in line)
 
 
-def reasons(log: str, most: int = 6) -> list[str]:
+def reasons(log: str) -> list[str]:
     """Return the lines with the reason why a server did not start: a model's error, else Triton's errors.
 
     Without such a line, the last lines of the log.
@@ -59,9 +59,11 @@ def reasons(log: str, most: int = 6) -> list[str]:
     first = [e for e in errors if e.startswith("failed to load")]
     told = list(dict.fromkeys(first or errors))
     if not told:
-        told = [line for line in log.splitlines() if line.strip() and not line.startswith(("+", "|"))][-most:]
+        told = [line for line in log.splitlines() if line.strip() and not line.startswith(("+", "|"))][
+            -_MOST_LINES:
+        ]
     lacking = dict.fromkeys(_NO_BACKEND.findall("\n".join(told)))
-    return [line[:_LONGEST_LINE] for line in told[:most]] + list(map(way_out_for_backend, lacking))
+    return [line[:_LONGEST_LINE] for line in told[:_MOST_LINES]] + list(map(way_out_for_backend, lacking))
 
 
 def failed_on_library(log: str) -> bool:

@@ -1,7 +1,5 @@
 """What dies while the disk of the fleet's state is full comes back, before there is room again."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

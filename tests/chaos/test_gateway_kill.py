@@ -1,7 +1,5 @@
 """kill -9 of the active Triton under load: at most the calls in flight on it are lost."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from functools import partial

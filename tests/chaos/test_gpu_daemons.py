@@ -3,8 +3,6 @@
 GPU, NVML, MPS and libcuda are FAKES that behave as NVIDIA's documents say: nothing here ran on a GPU.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import subprocess

@@ -4,8 +4,6 @@ What is lost is counted against what was in flight, and what the fleet holds aft
 before. The clock that is set is that of the fleet's processes only, and where there is a C compiler.
 """
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

@@ -4,8 +4,6 @@ What that backend cannot serve (implicit state, TensorRT's profiles, OpenVINO) i
 by field in `tests/unit/render`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

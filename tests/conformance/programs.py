@@ -9,8 +9,6 @@ Python have stand-ins here; those that fail a generated request, as no apply tak
 Prints a line for each; exit code 1 where one passes on the plain server alone.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import os

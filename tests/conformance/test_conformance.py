@@ -4,8 +4,6 @@
 calls are equal.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """An ensemble and a model that calls others, with what they execute: measured, served and moved."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

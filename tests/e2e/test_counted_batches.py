@@ -1,7 +1,5 @@
 """Ten thousand requests to a Triton whose batch changes: by its own statistics none is above the limit."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable

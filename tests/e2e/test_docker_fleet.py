@@ -1,7 +1,5 @@
 """A fleet of containers as a user has it: `ctl` on a private engine, under load, through failures."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

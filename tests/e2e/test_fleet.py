@@ -1,7 +1,5 @@
 """The walking path as a user walks it: `ctl` in its own process, real Tritons, real HAProxy, real clients."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

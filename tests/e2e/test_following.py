@@ -1,7 +1,5 @@
 """A fleet that follows its load, as a user walks it: real Tritons, gateway and client, no failed request."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A repository as a Triton serves it that completes configurations, on real Tritons."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A fleet of pods as a user has it: `ctl` on a served fake API whose kubelet runs pods as processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

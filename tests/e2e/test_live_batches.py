@@ -1,7 +1,5 @@
 """A plan with other batches: the servers that run take them, under load, and no request notices."""
 
-from __future__ import annotations
-
 import json
 import time
 import urllib.request

@@ -1,7 +1,5 @@
 """A fleet outlives what surrounds it: a newer version's files, the host's clock, and the host itself."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

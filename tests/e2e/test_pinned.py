@@ -1,7 +1,5 @@
 """Real servers start from what an apply pinned, whatever becomes of the repository and the state folder."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The quick start on a GPU host, block by block, on a core in the GPU's place."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A model that refuses generated inputs, served with a sample of its own, on real Tritons."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

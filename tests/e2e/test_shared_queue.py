@@ -1,7 +1,5 @@
 """Endpoints of one partition, in one queue or of models that take turns, move together."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

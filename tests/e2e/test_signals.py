@@ -1,7 +1,5 @@
 """`ctl profile` and `ctl demo` ended by Ctrl-C and SIGTERM, and by themselves: what is said and left."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

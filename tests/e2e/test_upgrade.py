@@ -1,7 +1,5 @@
 """A fleet of an earlier version, upgraded as docs/upgrades.md says, under traffic."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

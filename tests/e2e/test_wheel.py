@@ -1,7 +1,5 @@
 """What is built from this repository works without it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

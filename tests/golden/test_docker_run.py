@@ -1,7 +1,5 @@
 """The exact `docker run` of a partition, for a GPU host and for a host without one."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -85,12 +83,14 @@ def test_a_link_out_of_the_model_repository_is_not_mounted(tmp_path: Path) -> No
     assert str(secrets) in containers.folders(rendered, [tmp_path / "home"])
 
 
-def test_a_link_within_the_model_repository_is_mounted_where_it_leads(tmp_path: Path) -> None:
+def test_models_and_links_within_their_repository_are_mounted_where_they_lead(tmp_path: Path) -> None:
     labels, rendered = rendered_link(tmp_path)
-    shared = tmp_path / "source" / "shared.txt"
+    shared, version = tmp_path / "source" / "shared.txt", tmp_path / "source" / "m" / "1"
     shared.write_text("cat")
     labels.symlink_to("../shared.txt")
-    assert containers.folders(rendered) == tuple(sorted((str(rendered), str(shared))))
+    version.mkdir()
+    (rendered / "m" / "1").symlink_to(version)
+    assert containers.folders(rendered) == tuple(sorted(map(str, (rendered, shared, version))))
 
 
 def test_link_roots_come_from_the_environment_and_must_be_folders(
@@ -101,11 +101,3 @@ def test_link_roots_come_from_the_environment_and_must_be_folders(
     monkeypatch.setenv(containers.LINK_ROOTS, "relative")
     with pytest.raises(InputError, match="TRISECT_LINK_ROOTS"):
         ContainerOptions.from_environment()
-
-
-def test_models_linked_from_elsewhere_are_bound_at_their_own_places(tmp_path: Path) -> None:
-    source = tmp_path / "source" / "m" / "1"
-    source.mkdir(parents=True)
-    (tmp_path / "rendered" / "m").mkdir(parents=True)
-    (tmp_path / "rendered" / "m" / "1").symlink_to(source)
-    assert containers.folders(tmp_path / "rendered") == (str(tmp_path / "rendered"), str(source))

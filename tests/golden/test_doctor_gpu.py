@@ -1,7 +1,5 @@
 """What `ctl doctor` says of GPUs, with FAKES of NVML and MPS: nothing here ran on a GPU."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile

@@ -3,8 +3,6 @@
 UPDATE_GOLDEN=1 writes both anew.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """The exact objects of a server in a cluster, which also pass the strict schemas and the lint."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

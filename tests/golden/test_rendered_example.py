@@ -1,7 +1,5 @@
 """The committed example of what `ctl render` writes, held to the letter."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import yaml

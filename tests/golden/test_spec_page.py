@@ -1,7 +1,5 @@
 """The table of docs/spec.md is what `ctl schema spec` says. UPDATE_GOLDEN=1 writes it anew."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tables a person reads, held to the letter."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The reports of the kit: of this host's GPU where it has one, else of what stands in for it."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path

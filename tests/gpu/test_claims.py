@@ -1,7 +1,5 @@
 """What the README says of GPUs, each a test, by the kit's report. Collected only where there is a GPU."""
 
-from __future__ import annotations
-
 import pytest
 
 from controlplane.domain.profile import Measurement

@@ -1,7 +1,5 @@
 """The kit's runner and its report, without servers."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import subprocess

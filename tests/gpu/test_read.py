@@ -1,7 +1,5 @@
 """The comparison of a report's neighbours, on a report made by known laws."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

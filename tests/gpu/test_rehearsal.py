@@ -1,7 +1,5 @@
 """The kit's steps on fakes of a GPU, and on a core. Nothing here ran on a GPU."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

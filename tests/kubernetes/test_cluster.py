@@ -1,7 +1,5 @@
 """The cluster that the other tests stand on does what they rely on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

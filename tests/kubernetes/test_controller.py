@@ -1,7 +1,5 @@
 """Controllers in the cluster, as `deploy/kubernetes` installs them: two of them, of which one leads."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The demo's story in pods."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

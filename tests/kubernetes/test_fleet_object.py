@@ -1,7 +1,5 @@
 """What `kubectl` shows of a Fleet, and what the API server refuses; no controller runs."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Following the load in the cluster: controllers in pods, requests through the gateway's Service."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

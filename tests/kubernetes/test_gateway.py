@@ -1,7 +1,5 @@
 """The gateway's Deployment as `deploy/kubernetes` installs it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """A model that is slower than planned, on all its servers: no quota is touched, and no pod ends."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Iterator

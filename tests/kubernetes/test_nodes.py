@@ -1,7 +1,5 @@
 """A node that is lost, with a fleet whose shadow stands on another one."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from typing import Any

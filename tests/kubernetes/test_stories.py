@@ -1,7 +1,5 @@
 """What a fleet on a cluster goes through, with real Tritons in pods, under load."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

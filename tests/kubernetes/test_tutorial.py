@@ -1,7 +1,5 @@
 """The tutorial with kubectl and helm, as its page has it, and an upgrade from the version before."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

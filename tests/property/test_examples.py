@@ -1,7 +1,5 @@
 """The examples of the other tests here: the same whatever else is imported, as each has passed on them."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import ModuleType

@@ -4,8 +4,6 @@ Histories of edits, kills, cut-short commands, redirects and rollbacks on the pr
 controller and guard; only the host is a fake. `make soak` goes through 10,000 of them.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

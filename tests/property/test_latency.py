@@ -1,11 +1,9 @@
 """What holds of the default latency model on every question: monotone, finite, and alone undisturbed."""
 
-from __future__ import annotations
-
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+import planning
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,19 +11,11 @@ from hypothesis import strategies as st
 from controlplane.domain.device import CPU_GRID, Device, ShareKind
 from controlplane.domain.errors import InputError
 from controlplane.domain.profile import Environment, Measurement, Profile, Repeat
-from controlplane.files import catalogue
 from controlplane.latency import default as ours
 from controlplane.latency.protocol import Estimate, Slots
 
 SLACK = 1.0 + 1e-9
 QUICK = settings(max_examples=150)
-
-
-@cache
-def v100() -> ours.Ours:
-    device = catalogue.device("v100")
-    assert device is not None
-    return ours.fit(catalogue.profiles("v100"), device)
 
 
 class Tenant(NamedTuple):
@@ -44,7 +34,7 @@ gpus = st.lists(tenants, min_size=1, max_size=5)
 
 
 def ask(gpu: list[Tenant], quantile: float = 0.95) -> Estimate:
-    return v100().estimate(
+    return planning.v100("ours").latency.estimate(
         Slots.of([[t.model for t in gpu]], [[t.batch for t in gpu]], [[t.percent for t in gpu]]), quantile
     )
 
@@ -109,7 +99,7 @@ def test_a_lone_workload_has_no_interference(tenant: Tenant, other: Tenant) -> N
         [[True, False]],
     )
     alone = ask([tenant])
-    beside_nobody = v100().estimate(empty)
+    beside_nobody = planning.v100("ours").latency.estimate(empty)
     assert beside_nobody.execution_ms.tolist() == [[alone.execution_ms[0, 0], 0.0]]
     assert beside_nobody.execution_upper_ms[0, 0] == alone.execution_upper_ms[0, 0]
 

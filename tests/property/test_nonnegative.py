@@ -1,7 +1,5 @@
 """Non-negative least squares against SciPy's, and the conditions of an optimum (Karush, Kuhn and Tucker)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

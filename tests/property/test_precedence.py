@@ -1,7 +1,5 @@
 """The bound for requests that leave the gateway in the order of their ranks, against a simulation."""
 
-from __future__ import annotations
-
 import heapq
 
 import numpy as np

@@ -1,7 +1,5 @@
 """State files after a crash: cut anywhere, or with garbage in them, they are read or refused by name."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

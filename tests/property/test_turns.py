@@ -1,7 +1,5 @@
 """The bound for models that take turns, against a simulation event by event."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """The gateway of the tests of its network."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """What a hostile client sends on raw sockets, beside honest traffic."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import http.client

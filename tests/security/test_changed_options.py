@@ -1,7 +1,5 @@
 """Options of a running gateway change under load, and no request is lost."""
 
-from __future__ import annotations
-
 import http.client
 import ssl
 from functools import partial

@@ -1,7 +1,5 @@
 """Limits of an endpoint, for all its clients together: over HTTP, gRPC, compressed and streamed."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Calls that change every server: refused by default, bounded where a fleet allows them."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Mutated HTTP requests on raw sockets: no crash, no hang, no wrong server, well-formed answers."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

@@ -1,7 +1,5 @@
 """What one client can take from the others: time, memory, connections."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import select

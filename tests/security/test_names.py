@@ -4,8 +4,6 @@ HAProxy reads the beginning of a message, the facade its fields, a Triton parses
 the two servers has both models, so a request that went to the wrong one would be answered.
 """
 
-from __future__ import annotations
-
 import gzip
 import random
 import struct

@@ -1,7 +1,5 @@
 """JSON that is nested deeper than a Triton's parser survives, wherever a server would parse it."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

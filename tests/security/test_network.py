@@ -1,7 +1,5 @@
 """A gateway on a network: TLS, tokens, client certificates, grants, limits and the audit log."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import http.client

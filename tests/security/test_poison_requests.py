@@ -1,7 +1,5 @@
 """A request that crashes the server that executes it: it ends one server, not one after the other."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import queue

@@ -1,7 +1,5 @@
 """What a refused client sees: an answer with its status, while it still sends a large body."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import http.client

@@ -1,7 +1,5 @@
 """Shared-memory regions of one client are not another's."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

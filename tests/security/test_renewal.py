@@ -1,13 +1,12 @@
 """Tokens and certificates that change under open connections."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Self
 
 import gateway_rig as rig
 from background import meanwhile, until
@@ -28,7 +27,7 @@ class Callers:
         )
         self._channel = network.channel()
 
-    def __enter__(self) -> Callers:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,7 +1,5 @@
 """Another user of the host reaches nothing between the gateway's processes, alive or dead."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat

@@ -1,7 +1,5 @@
 """Another user of the host reaches no server, and takes the place of none that died."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

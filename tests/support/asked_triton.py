@@ -1,7 +1,5 @@
 """Answers as a Triton's statistics and configuration do, and remembers what was asked. No model runs."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Work in a thread or a process beside a test, and waiting for what must become true."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -1,7 +1,5 @@
 """A real tritonserver on a model repository, without a launcher: unlimited, gone when the block ends."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -3,8 +3,6 @@
 The product knows nothing of it: its intervals are replaced from outside.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Debian's chromium, without a display, for pages that are opened as a person would."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Servers, plans and a gateway's settings as values, for tests of what reads them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Certificates for tests, made by openssl."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ A kernel is compiled for the types of its first call, so this plans and simulate
 compile what is left out here.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import inss_instances

@@ -1,7 +1,5 @@
 """A fleet that a test runs by `ctl`, in processes, a state directory and ports of its own; and its plans."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

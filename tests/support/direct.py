@@ -1,7 +1,5 @@
 """Calls of one server over HTTP, past any gateway: over its Unix socket where it has one."""
 
-from __future__ import annotations
-
 import http.client
 import json
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 On the host's own engine where one answers, else on a private one that ends with the demo.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

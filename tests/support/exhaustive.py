@@ -6,8 +6,6 @@ left. Left out is only what the shares alone make dearer than a plan already fou
 promise is plain arithmetic.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The GPU kit as a program, and an environment with a GPU for it: FAKES of the driver and of MPS."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

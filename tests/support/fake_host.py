@@ -5,8 +5,6 @@ Its slow work runs in tasks, of which one at a time goes on, and only when the t
 same.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import threading
@@ -14,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from controlplane.domain.errors import EngineError, GatewayError, InputError
 from controlplane.domain.fleet import (
@@ -180,7 +178,7 @@ class InlinePool:
     def __init__(self, *_: object, **__: object) -> None:
         pass
 
-    def __enter__(self) -> InlinePool:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -251,7 +249,7 @@ class Engine:
             del self._host.servers[name]
         return ()
 
-    def watch(self, fleet: str) -> Deaths:
+    def watch(self, fleet: str) -> "Deaths":
         return Deaths(self._host)
 
 
@@ -282,7 +280,7 @@ class NoServers:
     def sweep(self, fleet: str) -> tuple[str, ...]:
         return ()
 
-    def watch(self, fleet: str) -> NoServers:
+    def watch(self, fleet: str) -> "NoServers":
         return self
 
     def news(self, servers: Collection[Server]) -> tuple[News, ...]:

@@ -4,8 +4,6 @@ A pod's address is a loopback one, so that every pod has Triton's own ports. The
 that works here holds a limit of CPU, as the kubelet does by a cgroup.
 """
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import itertools

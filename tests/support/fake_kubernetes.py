@@ -5,8 +5,6 @@ replacement of a version, `pods/resize`, `pods/log`, status, deletion with a uid
 reviews. `Faults` makes it throttle, forget versions, refuse permissions and tokens, or go away.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import copy

@@ -1,7 +1,5 @@
 """MPS daemons by the FAKE programs of `fake_nvidia`, on a FAKE NVML; they end with the block."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """A FAKE of pynvml, for tests of our logic on hosts without a GPU: the few calls we make, as documented."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

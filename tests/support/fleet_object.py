@@ -1,7 +1,5 @@
 """A Fleet object without a cluster, and a fleet whose commands are only remembered."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

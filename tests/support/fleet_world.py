@@ -1,7 +1,5 @@
 """A fleet of the product's own parts on a host in memory, whose programs can be killed at any effect."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -10,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 from unittest import mock
 
 from fake_host import Engine, FakeGateway, Host, InlinePool, Pool, Program
@@ -179,7 +177,7 @@ def world() -> Iterator[World]:
             def __init__(self, server: Server, **_: object) -> None:
                 self.server = server
 
-            def __enter__(self) -> Triton:
+            def __enter__(self) -> Self:
                 return self
 
             def __exit__(self, *_: object) -> None:

@@ -3,8 +3,6 @@
 The model sleeps for a known time, so what is seen is the control, not the host.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

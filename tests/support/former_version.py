@@ -1,7 +1,5 @@
 """The sources of an earlier version of this repository, as installed before an upgrade."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What tests of the gateway's clients share: raw HTTP, tensors, streams taken singly, the log of requests."""
 
-from __future__ import annotations
-
 import contextlib
 import queue
 import select

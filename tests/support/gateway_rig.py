@@ -1,7 +1,5 @@
 """Bare Tritons with trivial models, gateways in front of them, and a load that remembers every request."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import http.client

@@ -1,7 +1,5 @@
 """A guard on its own: servers that do what its effects say, and what it sees of them, a tick at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar

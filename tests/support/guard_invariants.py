@@ -1,7 +1,5 @@
 """What must always hold of the guard's state."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from controlplane.control.guard.state import WHOLE_PERCENT, GuardState, overdrawn, percent_in_use

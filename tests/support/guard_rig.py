@@ -1,7 +1,5 @@
 """A guarded fleet for a test: `ctl apply` with its controller, a load that remembers, ways to break it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """A fleet under the guard: servers that do what its effects say, checked after each tick."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """What a fleet's processes hold: memory, descriptors, sockets, shared memory and files, over time."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import stat
@@ -9,6 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import psutil
@@ -73,7 +72,7 @@ class Held:
     files_mb: float
 
     @staticmethod
-    def by(host: Ctl) -> Held:
+    def by(host: Ctl) -> "Held":
         sizes = _sizes(host.files)
         return Held(
             {name: _program(host, name) for name in PROGRAMS},
@@ -83,7 +82,7 @@ class Held:
             sum(sizes.values()) / MB,
         )
 
-    def leaks(self, before: Held) -> list[str]:
+    def leaks(self, before: Self) -> list[str]:
         """What is held now beyond what was held `before`, in words."""
         found = []
         for name, now in self.programs.items():

@@ -1,7 +1,5 @@
 """Ports for what a test starts: from a range that nothing else picks from."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

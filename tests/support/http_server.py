@@ -1,7 +1,5 @@
 """HTTP servers of tests, which say what a test has them say."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import threading

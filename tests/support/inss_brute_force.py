@@ -1,7 +1,5 @@
 """BDA and what fits by brute force in numpy: benches and tests hold the compiled ones to it."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from controlplane.papers.inss.problem import Problem

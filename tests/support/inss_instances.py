@@ -4,8 +4,6 @@ Rate ranges are those of the authors' code for its six models. For ResNet18 and 
 not name, those of ResNet50 and VGG16 are assumed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache

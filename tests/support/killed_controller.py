@@ -4,8 +4,6 @@ The product knows nothing of it: a method that the redirect comes by is wrapped 
 the first wait until the guard has decided to redirect.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """A latency model of given service times, for simulations whose results are known."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

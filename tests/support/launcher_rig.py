@@ -1,7 +1,5 @@
 """Launchers under test: what they left behind, how their servers are killed, and a small model to serve."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

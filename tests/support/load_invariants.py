@@ -1,7 +1,5 @@
 """What must always hold of the state of load control; tests check it after every tick."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A fleet whose load is followed on simulated time, with searches that answer at once."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A server without a shadow whose quota is cut: only another batch can help it."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path

@@ -5,8 +5,6 @@
 P99 of a request over the time of a full batch, to four digits; a batch of one has no shape. Some minutes.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from controlplane.latency.protocol import FloatArray

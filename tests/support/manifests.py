@@ -1,7 +1,5 @@
 """What is wrong with Kubernetes manifests: strict schemas, and a lint for what no schema catches."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

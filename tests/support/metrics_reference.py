@@ -3,8 +3,6 @@
 python tests/support/metrics_reference.py > docs/metrics.md
 """
 
-from __future__ import annotations
-
 from controlplane.monitor.metrics import CATALOGUE
 
 

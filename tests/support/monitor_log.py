@@ -1,7 +1,5 @@
 """The gateway's monitor, as far as a follower of the request log meets it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

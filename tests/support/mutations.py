@@ -3,8 +3,6 @@
 A corpus grows by the inputs that brought an outcome not seen before, and further ones are made from it.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A process that can open nothing more, as one that has used up its descriptors."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import resource

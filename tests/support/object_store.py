@@ -1,7 +1,5 @@
 """A served object store that speaks as much of the S3 protocol as a copy needs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -13,7 +11,7 @@ from http_server import in_thread
 
 
 class _Answers(BaseHTTPRequestHandler):
-    server: Store
+    server: "Store"
 
     def do_GET(self) -> None:
         """Answer a listing of `bucket`, or an object of it."""

@@ -1,14 +1,12 @@
 """An observer among an engine, a gateway, a log and canaries that do as a test says."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import socket
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 from build import spec
 
@@ -59,7 +57,7 @@ class Engine:
             raise EngineError("the engine does not answer")
         return (self.listed,)
 
-    def watch(self, fleet: str) -> Engine:
+    def watch(self, fleet: str) -> Self:
         return self
 
     def news(self, servers: Collection[Server]) -> tuple[News, ...]:

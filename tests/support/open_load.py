@@ -1,7 +1,5 @@
 """An open loop: requests at given times, whatever the answers."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """perf_analyzer, NVIDIA's load client, unmodified."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

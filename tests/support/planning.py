@@ -1,7 +1,5 @@
 """Planning questions for tests and benches: the published workloads on the V100 catalogue."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Sequence

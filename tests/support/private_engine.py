@@ -1,7 +1,5 @@
 """A Docker engine of the tests' own: its containers, images and sockets are nobody else's."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Prometheus and promtool, unpacked by `make test-packages`, or installed."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

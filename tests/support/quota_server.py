@@ -5,8 +5,6 @@ its core for a part of the rest. Its waits are counted as the kernel counts them
 controller reads them. Arrivals may come in clumps.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from bisect import bisect_right

@@ -3,8 +3,6 @@
 Source: RFC 9113 (frames), RFC 7541 6.2.2 (headers as literals, so that no table is needed).
 """
 
-from __future__ import annotations
-
 import socket
 import struct
 from collections.abc import Mapping, Sequence

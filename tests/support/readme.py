@@ -1,7 +1,5 @@
 """The blocks of the README."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

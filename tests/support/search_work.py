@@ -1,7 +1,5 @@
 """What a process that looks for a plan does in tests of it."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from multiprocessing.connection import Connection

@@ -1,7 +1,5 @@
 """A Service as kube-proxy makes one: new connections go to a ready replica, open ones stay where they are."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import select

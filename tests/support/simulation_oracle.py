@@ -4,8 +4,6 @@ Every arrival, batch end and batcher deadline is an event of its own; after each
 batches are brought up to date. It shares no code with `kernel`, only the component it runs.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ What Triton adds is measured on runs of their own: the time beyond t(k) that a b
 its jitter, and the front end's share of a lone request.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """What shadows are for: models that are slower than planned, and plans with shadows active."""
 
-from __future__ import annotations
-
 from collections.abc import Container
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Clients of a fleet that each send one request after another, and count what failed."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -4,8 +4,6 @@ What stays too, unlike on a host whose clock is set: the times of files, and the
 libfaketime, under which Python's `time.sleep` fails.)
 """
 
-from __future__ import annotations
-
 import mmap
 import shutil
 import struct

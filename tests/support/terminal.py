@@ -1,7 +1,5 @@
 """A command on a terminal of its own: what it shows, and keys for it."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

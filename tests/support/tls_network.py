@@ -1,7 +1,5 @@
 """A gateway on a network: TLS, tokens and clients' certificates, and calls of it."""
 
-from __future__ import annotations
-
 import contextlib
 import ssl
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Command lines of `ctl` in this process, with what they print."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import Any

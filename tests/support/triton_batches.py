@@ -1,7 +1,5 @@
 """How Triton 2.51 puts requests of several inferences together: real servers and the simulator must agree."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

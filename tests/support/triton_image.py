@@ -5,8 +5,6 @@ the libraries that the programs load, bash (the Python backend starts its models
 interpreter with numpy and onnxruntime. Not the vendor's image: no GPU libraries, no other backends.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import importlib.util

@@ -1,7 +1,5 @@
 """The planning question of gpulet's paper: its models on the surrogate of an RTX 2080 Ti."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from itertools import product

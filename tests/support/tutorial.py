@@ -1,7 +1,5 @@
 """The blocks of the tutorial."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

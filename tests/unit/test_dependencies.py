@@ -1,7 +1,5 @@
 """What the product imports is what the package declares."""
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

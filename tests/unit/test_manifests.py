@@ -1,7 +1,5 @@
 """The lint of manifests finds each defect that strict schemas accept."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Packages of other distributions that have the names of Trisect's."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

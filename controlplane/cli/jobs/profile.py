@@ -168,7 +168,8 @@ def profile(
         gained: Mapping[Path, int] = {}
         if colocation is not None and beside:
             gained = profile_neighbours(profiler, beside, place, budget_s=colocation)
-            for path, points in gained.items() if not json else ():
+        if not json:
+            for path, points in gained.items():
                 _print_line(f"{path}: {counted(points, 'point')} beside other models")
     if json and not failed:
         print_json({"profiles": [written_document(one, gained.get(one.path, 0)) for one in measured]})

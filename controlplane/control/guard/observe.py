@@ -187,7 +187,9 @@ def _concerned(state: GuardState, seen: FleetSeen) -> frozenset[str]:
     new = {answer.server for answer in seen.answers}
     if seen.servers is not state.servers:
         new |= state.servers.keys() - seen.servers.keys()
-        new |= {name for name, present in seen.servers.items() if present != state.servers.get(name)}
+        # Most look the same, by identity: fields are compared for the others alone.
+        pairs = ((name, state.servers.get(name), present) for name, present in seen.servers.items())
+        new |= {name for name, before, present in pairs if before is not present and before != present}
     # What a dead server held is known by its endpoint only.
     held = {answer.endpoint for answer in seen.answers if answer.held}
     if not new and not held:

@@ -31,7 +31,6 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from controlplane.domain.errors import InputError
 from controlplane.domain.units import Checked, Count, Positive
@@ -222,13 +221,14 @@ def read_aiperf(path: Path, batch: int) -> Run:
         document.fail(f"has no {_AIPERF_LATENCY}: it must be profile_export_aiperf.json of `aiperf profile`")
     if content.get("was_cancelled"):
         document.fail("the run was cancelled: measure it to its end", ("was_cancelled",))
-    latency = _block(document, content, _AIPERF_LATENCY)
+    average = _number(document, _AIPERF_LATENCY, "avg")
+    latency = content[_AIPERF_LATENCY]
     unit = str(latency.get("unit"))
     if unit not in _UNITS_MS:
         document.fail(f"{unit!r} is no unit of time that is known here: ms", (_AIPERF_LATENCY, "unit"))
     scale = _UNITS_MS[unit]
-    average_ms = scale * _number(document, latency, _AIPERF_LATENCY, "avg")
-    per_s = _number(document, _block(document, content, _AIPERF_THROUGHPUT), _AIPERF_THROUGHPUT, "avg")
+    average_ms = scale * average
+    per_s = _number(document, _AIPERF_THROUGHPUT, "avg")
     under_way = per_s * average_ms / 1000.0
     if under_way > _MOST_UNDER_WAY:
         document.fail(
@@ -236,23 +236,15 @@ def read_aiperf(path: Path, batch: int) -> Run:
             "batches: measure with --concurrency 1",
             (_AIPERF_THROUGHPUT, "avg"),
         )
-    spread = latency.get("std")
-    return Run(
-        batch=batch,
-        execution_ms=average_ms,
-        split=False,
-        spread_ms=None if spread is None else scale * _number(document, latency, _AIPERF_LATENCY, "std"),
-    )
+    known = latency.get("std") is not None
+    spread_ms = scale * _number(document, _AIPERF_LATENCY, "std") if known else None
+    return Run(batch=batch, execution_ms=average_ms, split=False, spread_ms=spread_ms)
 
 
-def _block(document: Document, content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    block = content.get(name)
+def _number(document: Document, name: str, field: str) -> float:
+    block = document.content.get(name)
     if not isinstance(block, Mapping):
-        raise InputError("must be a mapping with unit and avg", file=document.file, field=name)
-    return block
-
-
-def _number(document: Document, block: Mapping[str, Any], name: str, field: str) -> float:
+        document.fail("must be a mapping with unit and avg", (name,))
     value = block.get(field)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
         document.fail(f"must be a number of at least 0, not {value!r}", (name, field))

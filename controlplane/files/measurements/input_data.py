@@ -135,9 +135,9 @@ class _Place:
         if not isinstance(given, list) or not all(type(d) is int for d in given):
             self.document.fail("must be a list of whole numbers", location)
         if not self.spec.takes(tuple(given)):
+            dims = list(self.spec.dims)
             self.document.fail(
-                f"{given} does not fit the input's dimensions {list(self.spec.dims)} (without the batch)",
-                location,
+                f"{given} does not fit the input's dimensions {dims} (without the batch)", location
             )
         return tuple(given)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -94,36 +95,22 @@ def read_cache_percent(path: Path) -> float:
     # The output of the program and of the tool precedes the table.
     begin = next((i for i, line in enumerate(lines) if "Kernel Name" in line and "," in line), len(lines))
     rows = list(csv.DictReader(lines[begin:]))
-    kernels = _by_kernel(rows) if rows and "Metric Name" in rows[0] else _by_column(rows)
-    both = ((_first(figures, _CACHE), _first(figures, _TIME)) for figures in kernels)
+    kernels: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    if rows and "Metric Name" in rows[0]:
+        for row in rows:
+            _take(kernels[row["ID"]], row["Metric Name"], row["Metric Value"], row.get("Metric Unit"))
+    else:
+        units = rows[0] if rows else {}
+        for number, row in enumerate(rows[1:]):
+            for name in {*_CACHE, *_TIME} & row.keys():
+                _take(kernels[str(number)], name, row[name], units[name])
+    both = ((_first(figures, _CACHE), _first(figures, _TIME)) for figures in kernels.values())
     known = [(cache, time_ns or 0.0) for cache, time_ns in both if cache is not None]
     if not known:
         problem = f"has no kernel with {_CACHE[0]}: ncu --csv --page raw --metrics {_CACHE[0]},{_TIME[0]}"
         raise InputError(problem, file=str(path), field="FILE")
     cache, time_ns = np.array(known).T
     return float(np.average(cache, weights=time_ns if time_ns.sum() > 0 else None))
-
-
-def _by_kernel(rows: Iterable[Mapping[str, str]]) -> list[dict[str, float]]:
-    found: dict[str, dict[str, float]] = {}
-    for row in rows:
-        figures = found.setdefault(row["ID"], {})
-        _take(figures, row["Metric Name"], row["Metric Value"], row.get("Metric Unit"))
-    return list(found.values())
-
-
-def _by_column(rows: list[dict[str, str]]) -> list[dict[str, float]]:
-    if not rows:
-        return []
-    units, *kernels = rows
-    found = []
-    for kernel in kernels:
-        figures: dict[str, float] = {}
-        for name in (*_CACHE, *_TIME):
-            if name in kernel:
-                _take(figures, name, kernel[name], units[name])
-        found.append(figures)
-    return found
 
 
 def _take(into: dict[str, float], name: str, value: str, unit: str | None) -> None:

@@ -274,10 +274,8 @@ class Record:
     @property
     def known(self) -> dict[str, Seen]:
         """The digests of all files on record: the newest of each."""
-        return {
-            **(self.previous.files if self.previous is not None else {}),
-            **(self.applied.files if self.applied is not None else {}),
-        }
+        before, now = (one.files if one is not None else {} for one in (self.previous, self.applied))
+        return before | now
 
     def of_plan(self, plan: str) -> Applied | None:
         """Return what was pinned with a plan: an apply that was killed may have left one to be applied."""

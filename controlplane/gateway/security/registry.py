@@ -124,16 +124,10 @@ class LimitRegistry:
 
 @contextlib.contextmanager
 def _changing(paths: GatewayPaths) -> Iterator[None]:
-    """Hold the lock of the files, and bring HAProxy to them at the end."""
-    paths.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with locked(paths.lock):
-        yield
-        if exists(paths.settings):
-            _send(paths)
+    """Hold the lock of the files, and bring HAProxy to them at the end.
 
-
-def _send(paths: GatewayPaths) -> None:
-    """Bring HAProxy to the files, or return where none runs: the next one starts with them."""
+    Where none runs, the next one starts with them.
+    """
     runtime = RuntimeSocket(paths.runtime_socket)
 
     def sent() -> bool:
@@ -144,9 +138,12 @@ def _send(paths: GatewayPaths) -> None:
             return not processes.find(paths, processes.HAPROXY)
         return True
 
-    if not wait_until(sent, deadline_s=_ANSWER_DEADLINE_S, interval_s=_POLL_S):
-        running = ", ".join(map(str, processes.find(paths, processes.HAPROXY)))
-        raise GatewayError(
-            f"the change is written, but HAProxy (process {running}) does not answer and goes on "
-            "with what it had; end it, and the one started instead has the change"
-        )
+    paths.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with locked(paths.lock):
+        yield
+        if exists(paths.settings) and not wait_until(sent, deadline_s=_ANSWER_DEADLINE_S, interval_s=_POLL_S):
+            running = ", ".join(map(str, processes.find(paths, processes.HAPROXY)))
+            raise GatewayError(
+                f"the change is written, but HAProxy (process {running}) does not answer and goes on "
+                "with what it had; end it, and the one started instead has the change"
+            )

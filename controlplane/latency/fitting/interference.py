@@ -169,9 +169,8 @@ class Process:
         same = (self.rows.neighbour == neighbour)[..., None]
         total = self.trend[:4] + self.weights @ (features * same).sum(axis=1) * PAIR_SD**2
         total += self.weights @ features.sum(axis=1) * SHARED_SD**2
-        return max(float(total[1]), 0.0) * self.scales.delay_ms, max(
-            float(total[2]), 0.0
-        ) * self.scales.item_ms
+        delay, item = np.maximum(total[1:3], 0.0).tolist()
+        return delay * self.scales.delay_ms, item * self.scales.item_ms
 
     def excess_factor(self) -> float:
         """Return g_m, in [0, 1): below 1 a larger share still shortens the time."""

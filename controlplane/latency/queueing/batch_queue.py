@@ -137,11 +137,10 @@ def _poisson_point(rate: float, service: FloatArray) -> Point:
     batches = (full.size + widest) // b + 1
     table = np.zeros((batches * cells + math.ceil(longest_ms / cell) + 1, b))
     ahead = np.zeros((2, batches * b))
-    kernels.arrival_states(rate, service, b, cells, small, full, np.empty(widest), ahead, table)
+    kernels.arrival_states(rate, service, cells, small, full, np.empty(widest), ahead, table)
 
     slope = np.zeros(kernels.FINE * (len(table) + math.ceil(longest_ms / cell) + 2))
-    scratch = np.empty((2, b + 1))
-    total, weighted = kernels.sojourns(rate, service, b, cell, table, scratch[0], scratch[1], slope)
+    total, weighted = kernels.sojourns(rate, service, cell, table, slope)
     alone = idle / rate  # while the server is idle: arrivals then start a batch of one
     alone_ms = float(service[0])
     total, weighted = total + alone, weighted + alone * alone_ms
@@ -161,13 +160,11 @@ def _solve_chain(mean: FloatArray) -> tuple[FloatArray, FloatArray, float]:
     b = mean.size - 1
     widest = float(mean.max())
     length = max(2 * b, int(widest + 8.0 * math.sqrt(widest) + 20.0)) + 1
-    down = np.zeros(b + 1)
-    kernels.descending_ladder(float(mean[b]) / b, b, np.zeros(b + 2), down)
+    down = kernels.descending_ladder(float(mean[b]) / b, b)
     small, full = np.zeros(b), np.empty(LONGEST)
-    pmf, risen, matrix = np.empty(length), np.zeros((b + 3, length)), np.empty((b, b))
-    kernels.censored(mean, b, down, pmf, risen, matrix)
-    kernels.stationary(matrix, b, risen[0])
-    kept, idle = kernels.chain(mean, b, down, pmf, risen, small, full)
+    pmf, risen = np.empty(length), np.zeros((b + 1, length))
+    probability = kernels.stationary(kernels.censored(mean, b, down, pmf, risen))
+    kept, idle = kernels.chain(mean, b, down, pmf, risen, probability, small, full)
     return small, full[:kept], idle
 
 
@@ -179,9 +176,8 @@ def _simulated_point(rate: float, service: FloatArray, servers: int, dispersion:
     width = LINE
     while width < 8 * b:
         width *= 2
-    line, state = np.empty((servers, width)), np.empty((2, servers))
-    place, sojourn = np.zeros((3, servers), dtype=np.int64), np.empty(gaps.size)
-    seen = kernels.run_pool(gaps, load, own, b, line, state, place, sojourn)
+    sojourn = np.empty(gaps.size)
+    seen = kernels.run_pool(gaps, load, own, servers, width, sojourn)
     if seen < 0:
         return OVERLOADED
     ran = _summary(sojourn[:seen])
@@ -189,7 +185,7 @@ def _simulated_point(rate: float, service: FloatArray, servers: int, dispersion:
         part = min((load / (b * servers) - FAIR) / (UNFAIR - FAIR), 1.0)
         if part > 0.0:
             quick = own / servers
-            seen = kernels.run_one(np.cumsum(gaps) * (1.0 / load), quick, b, sojourn)
+            seen = kernels.run_one(np.cumsum(gaps) * (1.0 / load), quick, sojourn)
             ran = ran + part * (np.array(_poisson_point(load, quick)) - _summary(sojourn[:seen]))
         ran = np.maximum(ran, own.min())
     mean, upper = (ran * unit).tolist()

@@ -37,8 +37,10 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from controlplane.kernels import kernel
-from controlplane.latency.protocol import FloatArray, IntArray
+from controlplane.latency.protocol import FloatArray
 
 TAIL = 3e-5
 """The probability of the chain states that are cut off: far below the 1 % above a P99."""
@@ -77,12 +79,12 @@ def poisson_into(mean: float, out: FloatArray, length: int) -> None:
 
 
 @kernel
-def descending_ladder(load: float, b: int, product: FloatArray, down: FloatArray) -> None:
-    """`down[i]`, i = 1..b: the distribution of the walk's first fall; Π (1 - root/z) expanded.
+def descending_ladder(load: float, b: int) -> FloatArray:
+    """Return `down[i]`, i = 1..b: the distribution of the walk's first fall; Π (1 - root/z) expanded.
 
-    A root solves z = turn * exp(load * (z - 1)) in the unit disc, with `turn` a b-th root of unity. `product`
-    and `down` are (b + 1,), 0 before.
+    A root solves z = turn * exp(load * (z - 1)) in the unit disc, with `turn` a b-th root of unity.
     """
+    product, down = np.zeros(b + 2), np.zeros(b + 1)
     product[0] = 1.0
     product[1] = -1.0
     degree = 1
@@ -120,19 +122,18 @@ def descending_ladder(load: float, b: int, product: FloatArray, down: FloatArray
     for i in range(1, b + 1):
         if product[i] < 0.0:
             down[i] = -product[i]
+    return down
 
 
 @kernel
-def censored(
-    mean: FloatArray, b: int, down: FloatArray, pmf: FloatArray, risen: FloatArray, matrix: FloatArray
-) -> None:
-    """The chain of the number waiting at a batch start, seen in 1..b only: `matrix` (b, b).
+def censored(mean: FloatArray, b: int, down: FloatArray, pmf: FloatArray, risen: FloatArray) -> FloatArray:
+    """Return the chain of the number waiting at a batch start, seen in 1..b only: (b, b).
 
     `mean[k]` = λ t(k), the arrivals expected during a batch of k, for k = 1..b; mean[b] < b. `down` is from
-    `descending_ladder`. Scratch, L above what a batch may add: `pmf` (L,). Fills row k of `risen`, (b + 3, L)
+    `descending_ladder`. Scratch, L above what a batch may add: `pmf` (L,). Fills row k of `risen`, (b + 1, L)
     and 0 before: started by a batch of k, then every record low above b.
     """
-    length = pmf.size
+    length, matrix = pmf.size, np.empty((b, b))
     for k in range(1, b + 1):
         poisson_into(mean[k], pmf, length)
         for n in range(length):
@@ -144,6 +145,7 @@ def censored(
         for n in range(b):
             matrix[k - 1, n] = risen[k, n + 1]
         matrix[k - 1, 0] += risen[k, 0]
+    return matrix
 
 
 @kernel
@@ -153,17 +155,18 @@ def chain(
     down: FloatArray,
     pmf: FloatArray,
     risen: FloatArray,
+    probability: FloatArray,
     small: FloatArray,
     full: FloatArray,
 ) -> tuple[int, float]:
     """Stationary probabilities of the number waiting at a batch start.
 
-    `pmf` and `risen` are as `censored` leaves them, with the censored chain's probabilities in `risen[0]`.
-    Fills `small[1..b-1]` with p(1..b-1) and `full[m]` with p(b+m); returns how many of
-    `full` were kept and the probability that a batch leaves no request behind and the server idles.
+    `pmf` and `risen` are as `censored` leaves them; `probability` is the censored chain's. Fills
+    `small[1..b-1]` with p(1..b-1) and `full[m]` with p(b+m); returns how many of `full` were kept and the
+    probability that a batch leaves no request behind and the server idles.
     """
-    probability, up, started = risen[0], risen[b + 1], risen[b + 2]
     reach = pmf.size - b
+    up, started = np.zeros(reach), np.zeros(reach)
     for j in range(reach - 1, -1, -1):
         total = pmf[b + j]
         for i in range(1, b + 1):
@@ -208,11 +211,10 @@ def chain(
 
 
 @kernel
-def stationary(matrix: FloatArray, n: int, probability: FloatArray) -> None:
-    """Stationary probabilities, up to a factor, of a stochastic matrix (GTH elimination); spoils the matrix.
-
-    `probability` is 0 before.
-    """
+def stationary(matrix: FloatArray) -> FloatArray:
+    """Stationary probabilities, up to a factor, of a stochastic matrix, which is spoilt (GTH elimination)."""
+    n = len(matrix)
+    probability = np.zeros(n)
     for last in range(n - 1, 0, -1):
         leave = 0.0
         for j in range(last):
@@ -227,13 +229,13 @@ def stationary(matrix: FloatArray, n: int, probability: FloatArray) -> None:
     for state in range(1, n):
         for i in range(state):
             probability[state] += probability[i] * matrix[i, state]
+    return probability
 
 
 @kernel
 def arrival_states(
     rate: float,
     service: FloatArray,
-    b: int,
     cells: int,
     small: FloatArray,
     full: FloatArray,
@@ -246,6 +248,7 @@ def arrival_states(
     Scratch: `pmf` (the most that arrive in a batch,), `ahead` (2, batches * b), 0 before. Fills `table`,
     (wait cells, b), 0 before.
     """
+    b = service.size
     cell = service[b - 1] / cells
     for k in range(1, b):
         if small[k] <= 1e-10:
@@ -298,20 +301,15 @@ def arrival_states(
 
 @kernel
 def sojourns(
-    rate: float,
-    service: FloatArray,
-    b: int,
-    cell: float,
-    table: FloatArray,
-    pmf: FloatArray,
-    sizes: FloatArray,
-    slope: FloatArray,
+    rate: float, service: FloatArray, cell: float, table: FloatArray, slope: FloatArray
 ) -> tuple[float, float]:
     """Each place's time spread over where its requests' sojourns end.
 
-    Scratch: `pmf` and `sizes` (b + 1,). Adds to `slope` the changes of the density from bin to bin; returns
-    the time in all places and the same weighted by the sojourn.
+    Adds to `slope` the changes of the density from bin to bin; returns the time in all places and the same
+    weighted by the sojourn.
     """
+    b = service.size
+    pmf, sizes = np.empty(b + 1), np.empty(b + 1)
     total, weighted = 0.0, 0.0
     for i in range(table.shape[0]):
         here = 0.0
@@ -349,28 +347,20 @@ def sojourns(
 
 @kernel
 def run_pool(
-    gaps: FloatArray,
-    load: float,
-    service: FloatArray,
-    b: int,
-    line: FloatArray,
-    state: FloatArray,
-    place: IntArray,
-    sojourn: FloatArray,
+    gaps: FloatArray, load: float, service: FloatArray, servers: int, width: int, sojourn: FloatArray
 ) -> int:
     """Simulate a pool: each request goes to the server with the fewest in flight, the longest so of equals.
 
-    `load` arrivals a unit of time, `gaps` of mean 1; every server takes from its own line. Scratch, for S
-    servers: `line` (S, a power of two), `state` (2, S): when a server's batch ends and since when so few are
-    in flight; `place` (3, S), 0 before: the line's head, how many are in flight, how many of these run. Fills
-    `sojourn` (arrivals,) and returns how many were seen, -1 where a line grew too long.
+    `load` arrivals a unit of time, `gaps` of mean 1; every server takes from its own line, of at most
+    `width`, a power of two. Fills `sojourn` (arrivals,) and returns how many were seen, -1 where a line grew
+    too long.
     """
-    servers, width = line.shape
-    wrap = width - 1
-    end, since = state[0], state[1]
-    head, held, size = place[0], place[1], place[2]
-    for s in range(servers):
-        end[s], since[s] = math.inf, 0.0
+    b, wrap = service.size, width - 1
+    line = np.empty((servers, width))
+    # When a server's batch ends, and since when so few are in flight.
+    end, since = np.full(servers, math.inf), np.zeros(servers)
+    # The line's head, how many are in flight, how many of these run.
+    head, held, size = (np.zeros(servers, np.int64), np.zeros(servers, np.int64), np.zeros(servers, np.int64))
     # A request that arrives just as a batch ends is in time for the next one.
     mean = 1.0 / load
     tie = 1e-9 * mean
@@ -421,8 +411,9 @@ def run_pool(
 
 
 @kernel
-def run_one(arrival: FloatArray, service: FloatArray, b: int, sojourn: FloatArray) -> int:
+def run_one(arrival: FloatArray, service: FloatArray, sojourn: FloatArray) -> int:
     """Simulate one server like `run_pool`, but batch by batch, in a third of the time."""
+    b = service.size
     free, i, seen = 0.0, 0, 0
     while i < arrival.size:
         start = max(free, arrival[i])

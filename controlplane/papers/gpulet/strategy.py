@@ -27,6 +27,7 @@ from controlplane.planning.judge.placements import (
     memory_of,
     memory_together,
     placement_of,
+    refusal,
 )
 from controlplane.planning.protocol import Device, PlanRequest
 
@@ -41,7 +42,7 @@ def strategy(name: str, as_coded: bool = False, as_printed: bool = False) -> Per
 
 
 def _draft_on(device: Device, request: PlanRequest, sized: Callable[[Times], Sizing]) -> Draft:
-    left, refused = split(request.workloads, device)
+    left, refused = split(request.workloads, lambda w: refusal(w, device))
     own = own_model(device, model.Gpulet, model.fit)
     largest = min(LARGEST_BATCH, *(p.largest_batch for p in device.profiles.values()))
     sizing = sized(Times.of(own, largest))

@@ -33,7 +33,13 @@ from controlplane.planning.explain.infeasible import (
     nearest_slo,
 )
 from controlplane.planning.judge.finalise import Draft
-from controlplane.planning.judge.placements import gpu_of, largest_batch, memory_with_shadow, too_large
+from controlplane.planning.judge.placements import (
+    gpu_of,
+    largest_batch,
+    memory_with_shadow,
+    refusal,
+    too_large,
+)
 from controlplane.planning.judge.shadows import EXTRA_PERCENT
 from controlplane.planning.protocol import Device, PlanRequest
 
@@ -78,14 +84,6 @@ class Needs:
     most_gpus: int
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """`gpu` (workloads,) or NO_GPU or NONE_LEFT; `percent` (workloads,)."""
-
-    gpu: IntArray
-    percent: FloatArray
-
-
 class _Trial(NamedTuple):
     """A GPU's workloads and shares with one more, and by how much the sum of the shares grows."""
 
@@ -107,18 +105,25 @@ def strategy(name: str) -> PerGpuType:
 
 def draft_on(device: Device, request: PlanRequest, pick: Pick = Pick.LEAST_INCREASE) -> Draft:
     """The placement on one GPU type."""
-    known, refused = split(request.workloads, device)
+    known, refused = split(request.workloads, lambda w: refusal(w, device))
     eq = own_model(device, Igniter, model.fit)
     needs = needs_of(eq, device, known)
     possible = np.flatnonzero(needs.floor <= 100.0)
     order = possible[np.argsort(-needs.floor[possible], kind="stable")]
-    placed = place(needs, order, eq, pick)
-    gpus = _gpus(device, known, needs, placed, order)
+    gpu, percent = place(needs, order, eq, pick)
+    rows: dict[int, list[int]] = {}
+    for w in order[gpu[order] >= 0].tolist():
+        rows.setdefault(int(gpu[w]), []).append(w)
+    batch = needs.batch.astype(int).tolist()
+    gpus = tuple(
+        gpu_of(g, device, [alone(known[w], float(percent[w]), batch[w], device) for w in rows[g]])
+        for g in sorted(rows)
+    )
     refused.extend(
         _no_room(device, known[i], gpus, float(needs.floor[i]))
-        if placed.gpu[i] == NONE_LEFT
+        if gpu[i] == NONE_LEFT
         else _explain(eq, device, known[i], float(needs.floor[i]), pick)
-        for i in np.flatnonzero(placed.gpu < 0).tolist()
+        for i in np.flatnonzero(gpu < 0).tolist()
     )
     return Draft(gpus, tuple(refused), most_extra=EXTRA_PERCENT)
 
@@ -155,20 +160,6 @@ def needs_of(eq: Igniter, device: Device, workloads: Sequence[Workload]) -> Need
     )
 
 
-def _gpus(
-    device: Device, workloads: Sequence[Workload], needs: Needs, placed: Placed, order: IntArray
-) -> tuple[PlannedGpu, ...]:
-    rows: dict[int, list[int]] = {}
-    for w in order.tolist():
-        if placed.gpu[w] >= 0:
-            rows.setdefault(int(placed.gpu[w]), []).append(w)
-    percent, batch = placed.percent.tolist(), needs.batch.astype(int).tolist()
-    return tuple(
-        gpu_of(g, device, [alone(workloads[w], percent[w], batch[w], device) for w in rows[g]])
-        for g in sorted(rows)
-    )
-
-
 def _no_room(device: Device, workload: Workload, gpus: Sequence[PlannedGpu], floor: float) -> Infeasible:
     """Why a workload has no place on devices that are counted."""
     name, count = device.pool.device.name, device.pool.count or len(gpus)
@@ -188,7 +179,7 @@ def _explain(eq: Igniter, device: Device, workload: Workload, floor: float, pick
         needs = needs_of(eq, device, [w])
         if needs.floor[0] > 100.0:
             return False
-        return bool(place(needs, np.array([0]), eq, pick).gpu[0] >= 0)
+        return bool(place(needs, np.array([0]), eq, pick)[0][0] >= 0)
 
     slo = nearest_slo(fits, workload)
     rate = nearest_rate(fits, workload)
@@ -203,33 +194,33 @@ def _explain(eq: Igniter, device: Device, workload: Workload, floor: float, pick
 # -- Alg 1 and 2, all GPUs that may take a workload at once ---------------------------------------------
 
 
-def place(needs: Needs, order: IntArray, eq: Igniter, pick: Pick) -> Placed:
-    """Place workloads in this order (Alg 1)."""
+def place(needs: Needs, order: IntArray, eq: Igniter, pick: Pick) -> tuple[IntArray, FloatArray]:
+    """Place workloads in this order (Alg 1): each one's GPU, NO_GPU or NONE_LEFT, and share in percent."""
     count = len(needs.model)
     most = min(count, needs.most_gpus)
     widest = int(_FULL_PERCENT / needs.floor[order].min(initial=_FULL_PERCENT)) + 1
     members = np.full((most, widest), -1)
     opened = 0
     used, memory_mb = np.zeros(most), np.zeros(most)
-    gpu_of, percent = np.full(count, NO_GPU, dtype=np.int64), np.zeros(count)
+    gpu_on, percent = np.full(count, NO_GPU, dtype=np.int64), np.zeros(count)
     for w in order.tolist():
         room = used + needs.floor[w] <= _FULL_PERCENT
         room &= memory_mb + needs.memory_mb[w] <= needs.gpu_memory_mb
         chosen = _choose(w, np.flatnonzero(room[:opened]), members, percent, needs, eq, pick)
         if chosen is None and opened == most:
-            gpu_of[w] = NONE_LEFT
+            gpu_on[w] = NONE_LEFT
             continue
         if chosen is None and room[opened]:
             chosen = _choose(w, np.array([opened]), members, percent, needs, eq, pick)
             opened += chosen is not None
         if chosen is None:
             continue
-        gpu_of[w] = chosen.gpu
+        gpu_on[w] = chosen.gpu
         members[chosen.gpu, : chosen.members.size] = chosen.members
         percent[chosen.members] = chosen.percents
         used[chosen.gpu] += chosen.increase
         memory_mb[chosen.gpu] += needs.memory_mb[w]
-    return Placed(gpu_of, percent)
+    return gpu_on, percent
 
 
 def _choose(

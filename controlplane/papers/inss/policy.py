@@ -74,8 +74,7 @@ class Episodes:
         self.shape = gpus, width
         self.gpu = np.full((count, n), REJECTED)
         self.units = np.zeros((count, n), dtype=np.int64)
-        now = Previous(self.gpu.copy(), self.units.copy(), 0.0) if before is None else before
-        self._before = now.gpu, now.units
+        self._before = before or Previous(self.gpu.copy(), self.units.copy(), 0.0)
         self._share, self._memory_mb, self._pressed, self._good = np.zeros((4, count, gpus))
         self._members = np.full((count, gpus, min(n, width)), REJECTED)
         self._step = 0
@@ -107,8 +106,7 @@ class Episodes:
         taken = self._share[e, k] + problem.tables.percent[kind, u]
         gained = outcome.goodput_rps[holds].sum(axis=1) - self._good[e, k]
         capacity = outcome.capacity_rps[holds, -1] / problem.tables.peak_rps[model]
-        gpu, units = (of[e, i] for of in self._before)
-        known = np.where(units == u + 1, 1.0, 0.5)
+        known = np.where(self._before.units[e, i] == u + 1, 1.0, 0.5)
         actions[e, 1 + k * width + u, :ACTION_FEATURES] = np.stack(
             [
                 np.clip(gained / problem.rates_rps.mean(axis=1)[e], -CLIP, CLIP),
@@ -117,7 +115,7 @@ class Episodes:
                 1.0 - outcome.latency_ms[holds, -1] / problem.slos_ms[e, i],
                 np.minimum(capacity, CLIP) / CLIP,
                 (self._pressed[e, k] + problem.tables.l2_percent[model, kind, u]) / 100.0,
-                np.where(gpu == k, known, 0.0),
+                np.where(self._before.gpu[e, i] == k, known, 0.0),
             ],
             axis=-1,
         )

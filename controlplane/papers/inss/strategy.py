@@ -31,7 +31,7 @@ from controlplane.papers.inss.problem import (
     tabulate,
 )
 from controlplane.papers.inss.search import Placed, place
-from controlplane.papers.per_type import alone
+from controlplane.papers.per_type import alone, split
 from controlplane.planning.explain.infeasible import nearest_rate, nearest_slo
 from controlplane.planning.judge.finalise import Draft, finalise
 from controlplane.planning.judge.placements import gpu_of, memory_with_shadow, refusal, too_large
@@ -109,12 +109,12 @@ def strategy(
 
 def known_of(request: PlanRequest) -> tuple[list[Workload], list[Infeasible]]:
     """Return the workloads with a profile that covers their client batches, and why the others have none."""
-    why = {w.name: [refusal(w, d) for d in request.devices.values()] for w in request.workloads}
-    known = [w for w in request.workloads if None in why[w.name]]
-    unknown = [
-        Infeasible(w.name, "; ".join(filter(None, why[w.name]))) for w in request.workloads if w not in known
-    ]
-    return known, unknown
+
+    def why(workload: Workload) -> str | None:
+        reasons = [refusal(workload, d) for d in request.devices.values()]
+        return None if None in reasons else "; ".join(filter(None, reasons))
+
+    return split(request.workloads, why)
 
 
 def tables_of(request: PlanRequest, workloads: Sequence[Workload]) -> tuple[list[tuple[str, int]], Tables]:

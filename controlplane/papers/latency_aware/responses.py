@@ -65,30 +65,16 @@ class Choice:
     holds: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """One GPU's configurations, in the order of its tasks."""
-
-    choices: tuple[Choice, ...]
-
-    @property
-    def missed(self) -> int:
-        """How many tasks miss their SLO or are not stable."""
-        return sum(not c.holds for c in self.choices)
-
-    @property
-    def efficiency(self) -> float:
-        """The sum of the tasks' efficiencies (Eq 12)."""
-        return sum(c.efficiency for c in self.choices)
-
-
-def settle(tasks: Sequence[Task], tables: Tables) -> Settled:
+def settle(tasks: Sequence[Task], tables: Tables) -> tuple[Choice, ...]:
     """Best responses from equal shares, the largest demand first, until none changes or after six sweeps."""
     if not tasks:
-        return Settled(())
+        return ()
     percents = tables.percent[0]
     equal = max(int(np.searchsorted(percents, tables.most_percent / len(tasks) + 1e-9)) - 1, 0)
-    chosen = [(_most_per_time(task, tables, equal), equal) for task in tasks]
+    # Alg 1, line 1: the batch with the highest b / t.
+    chosen = [
+        (int(np.argmax(tables.batch[:, 0] / tables.solo_ms[task.model, :, equal])), equal) for task in tasks
+    ]
     order = sorted(range(len(tasks)), key=lambda i: -demand(tasks[i], tables))
     for _ in range(SWEEPS):
         before = list(chosen)
@@ -102,17 +88,12 @@ def settle(tasks: Sequence[Task], tables: Tables) -> Settled:
     for i, (b, p) in enumerate(chosen):
         efficiency, holds = _judged(tasks[i], tables, _weight_of_others(tasks, chosen, i, tables))
         found.append(Choice(b, p, float(efficiency[b, p]), bool(holds[b, p])))
-    return Settled(tuple(found))
+    return tuple(found)
 
 
 def demand(task: Task, tables: Tables) -> float:
     """The part of a GPU that the rate takes with the batch of the highest throughput."""
     return task.rate_rps / float((tables.batch[:, 0] / tables.solo_ms[task.model, :, -1]).max())
-
-
-def _most_per_time(task: Task, tables: Tables, share: int) -> int:
-    """Alg 1, line 1: the batch with the highest b / t."""
-    return int(np.argmax(tables.batch[:, 0] / tables.solo_ms[task.model, :, share]))
 
 
 def _weight_of_others(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from controlplane.domain.plan import Infeasible, PlannedGpu
 from controlplane.domain.workload import Workload
 from controlplane.papers.latency_aware import latency as model
-from controlplane.papers.latency_aware.responses import Settled, Tables, Task, demand, settle
+from controlplane.papers.latency_aware.responses import Choice, Tables, Task, demand, settle
 from controlplane.papers.per_type import PerGpuType, alone, own_model, split
 from controlplane.planning.judge.estimates import LARGEST_BATCH
 from controlplane.planning.judge.finalise import Draft
@@ -34,7 +34,7 @@ class Search:
     tables: Tables
     gpus: int
     memory_mb: float = math.inf
-    _settled: dict[tuple[int, ...], Settled] = field(default_factory=dict)
+    _settled: dict[tuple[int, ...], tuple[Choice, ...]] = field(default_factory=dict)
 
     def best(self) -> Placing | None:
         """Longest processing time first, then the best single move or swap until none helps."""
@@ -51,9 +51,10 @@ class Search:
     def score(self, placing: Placing) -> Score:
         """What a placement is worth."""
         settled = [self.settled(placing, gpu) for gpu in range(self.gpus)]
-        return sum(s.missed for s in settled), -round(sum(s.efficiency for s in settled), 9)
+        missed = sum(not choice.holds for choices in settled for choice in choices)
+        return missed, -round(sum(sum(c.efficiency for c in choices) for choices in settled), 9)
 
-    def settled(self, placing: Placing, gpu: int) -> Settled:
+    def settled(self, placing: Placing, gpu: int) -> tuple[Choice, ...]:
         """The configurations on one GPU."""
         members = self.members(placing, gpu)
         if members not in self._settled:
@@ -102,7 +103,7 @@ def strategy() -> PerGpuType:
 
 
 def _draft_on(device: Device, request: PlanRequest) -> Draft:
-    left, refused = split(request.workloads, device, lambda w, d: refusal(w, d) or too_large(w, d))
+    left, refused = split(request.workloads, lambda w: refusal(w, device) or too_large(w, device))
     own = own_model(device, model.LatencyAware, model.fit)
     largest = min(LARGEST_BATCH, *(p.largest_batch for p in device.profiles.values()))
     tables = Tables.of(own, device.pool.device.grid.percents(), largest)
@@ -141,7 +142,7 @@ def _missing(search: Search, placing: Placing | None) -> list[int]:
     return [
         i
         for gpu in range(search.gpus)
-        for i, choice in zip(search.members(placing, gpu), search.settled(placing, gpu).choices, strict=True)
+        for i, choice in zip(search.members(placing, gpu), search.settled(placing, gpu), strict=True)
         if not choice.holds
     ]
 
@@ -153,7 +154,7 @@ def _gpus(
     gpus: list[PlannedGpu] = []
     for gpu in range(search.gpus):
         members = search.members(placing, gpu)
-        choices = search.settled(placing, gpu).choices
+        choices = search.settled(placing, gpu)
         partitions = [
             alone(workloads[i], float(percents[c.share]), c.batch + 1, device)
             for i, c in zip(members, choices, strict=True)

@@ -157,7 +157,7 @@ def fleet_document(
         "troubles": [one for one in (status.trouble, status.history_trouble) if one is not None],
         "gpus": [_gpu_seen(gpu, routed) for gpu in document["gpus"]],
         "workloads": [
-            _observed(one, seen.get(one["name"])) | {"busy": _busy(one, document["workloads"], busy)}
+            _workload_seen(one, seen.get(one["name"])) | {"busy": _busy(one, document["workloads"], busy)}
             for one in document["workloads"]
         ],
         "events": plain(events[::-1]),
@@ -197,7 +197,7 @@ def _gpu_seen(gpu: Json, routed: Mapping[str, StatusRow]) -> Json:
     return gpu | {"partitions": partitions, "percent": sum(p["percent"] for p in partitions)}
 
 
-def _observed(workload: Json, seen: WorkloadRow | None) -> Json:
+def _workload_seen(workload: Json, seen: WorkloadRow | None) -> Json:
     p99_ms = seen.p99_ms if seen is not None else None
     return workload | {
         "limit_ms": workload["slo_ms"],

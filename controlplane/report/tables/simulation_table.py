@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from controlplane.domain.device import noun_of
 from controlplane.report.tables.terminal import table_of
-from controlplane.report.words import at_quantile
+from controlplane.report.words import at_quantile, number
 from controlplane.simulate.closed_loop.faults import WithAndWithout
 from controlplane.simulate.result import SimulationResult
 
@@ -23,8 +21,8 @@ def simulation_table(result: SimulationResult, planned_at: float | None = None) 
         workloads.add_row(
             w.name,
             str(w.requests),
-            _ms(w.p50_ms),
-            _ms(w.p99_ms),
+            number(w.p50_ms),
+            number(w.p99_ms),
             f"{w.slo_ms:g}",
             f"{w.violations_percent:.2f}",
             f"{w.drops_percent:.2f}",
@@ -35,7 +33,7 @@ def simulation_table(result: SimulationResult, planned_at: float | None = None) 
     kinds = {noun_of(g.id) for g in result.gpus}
     gpus = table_of(f"{kinds.pop() if len(kinds) == 1 else 'device'}, >busy %, >power W")
     for g in result.gpus:
-        gpus.add_row(g.id, f"{g.busy_percent:.0f}", f"{g.power_w:.0f}" if g.power_w else "–")
+        gpus.add_row(g.id, f"{g.busy_percent:.0f}", number(g.power_w or None, 0))
     held = len(result.workloads) - result.breaks
     line = f"{held} of {len(result.workloads)} hold their P99 over {result.seconds:g} s (seed {result.seed})"
     lines = [
@@ -48,10 +46,6 @@ def simulation_table(result: SimulationResult, planned_at: float | None = None) 
     return Group(workloads, Text(), gpus, Text(), *lines)
 
 
-def _ms(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.1f}"
-
-
 _MOST_EVENTS = 20
 
 
@@ -62,13 +56,8 @@ def guard_table(found: WithAndWithout) -> RenderableType:
     if guarded.repairs:
         faults = table_of("fault, >redirected after s, >late s with the guard, >late s without")
         for with_guard, bare in zip(guarded.repairs, without.repairs, strict=True):
-            after = with_guard.redirected_s
-            faults.add_row(
-                str(with_guard.fault),
-                "–" if after is None else f"{after:.1f}",
-                str(with_guard.late_s),
-                str(bare.late_s),
-            )
+            after = number(with_guard.redirected_s)
+            faults.add_row(str(with_guard.fault), after, str(with_guard.late_s), str(bare.late_s))
         parts += [faults, Text()]
     workloads = table_of(
         "workload, >requests, >SLO ms, >late % with the guard, >late % without, holds, holds without"

@@ -10,7 +10,7 @@ from enum import StrEnum
 import numpy as np
 
 from controlplane.domain.errors import InputError
-from controlplane.domain.plan import Plan
+from controlplane.domain.plan import Partition, Plan, PlannedGpu
 from controlplane.domain.units import positive
 from controlplane.latency.protocol import FloatArray
 
@@ -49,6 +49,15 @@ class Fault:
     subject: str
     at_s: float
     factor: float = 1.0
+
+    def hits(self, gpu: PlannedGpu, partition: Partition) -> bool:
+        """Whether it hits this partition."""
+        match self.kind:
+            case Kind.LOST:
+                return gpu.id == self.subject
+            case Kind.SLOWER:
+                return any(served.model == self.subject for served in partition.models)
+        return partition.id == self.subject
 
     def __str__(self) -> str:
         factor = f"*{self.factor:g}" if self.kind in _WITH_FACTOR else ""
@@ -193,18 +202,20 @@ class WithAndWithout:
 
 
 def repairs(
+    plan: Plan,
     faults: Iterable[Fault],
-    partitions: dict[Fault, frozenset[str]],
     workloads: tuple[WorkloadSeen, ...],
     happened: tuple[Happened, ...],
     seconds: int,
 ) -> tuple[Repair, ...]:
-    """Return what followed from each fault; `partitions` are those that it hit."""
+    """Return what followed from each fault of a plan's fleet."""
     found = []
     ordered = sorted(faults, key=lambda fault: fault.at_s)
-    for i, fault in enumerate(ordered):
-        hit = partitions[fault]
-        following = (f.at_s for f in ordered[i + 1 :] if partitions[f] & hit)
+    partitions = [{p.id for gpu, p in plan.partitions() if fault.hits(gpu, p)} for fault in ordered]
+    for i, (fault, hit) in enumerate(zip(ordered, partitions, strict=True)):
+        following = (
+            f.at_s for f, own in zip(ordered[i + 1 :], partitions[i + 1 :], strict=True) if own & hit
+        )
         until_s = min([*following, float(seconds)])
         moves = [
             h.at_s for h in happened if h.redirect and h.subject in hit and fault.at_s <= h.at_s < until_s

@@ -168,7 +168,7 @@ class SimulatedFleet:
 
     def close(self) -> None:
         """Count the requests that have no answer yet as late."""
-        unanswered = self.sent.sum(axis=1) - self._loop.counts.sum(axis=1) - self._dropped
+        unanswered = self.sent.sum(axis=1) - self._loop.state.counts.sum(axis=1) - self._dropped
         self.late[:, -1] += unanswered
 
     def _heard(self, rows: FloatArray) -> tuple[Answer, ...]:
@@ -184,8 +184,8 @@ class SimulatedFleet:
         workload = rows[:, 0].astype(np.int64)
         late = rows[:, 2] > np.array([s.slo_ms for s in self.part.streams])[workload]
         np.add.at(self.late, (workload[late], self._second(rows[late, 1])), 1.0)
-        dropped = self._loop.tallies["drops"] - self._dropped
-        self._dropped = self._loop.tallies["drops"].copy()
+        dropped = self._loop.state.tallies["drops"] - self._dropped
+        self._dropped = self._loop.state.tallies["drops"].copy()
         self.late[:, min(int(self.now_s), self.late.shape[1] - 1)] += dropped
 
     def _second(self, times_ms: FloatArray) -> IntArray:

@@ -28,9 +28,9 @@ class LiveLoop(Loop):
         """Give these queues the times of other shares; a batch that runs keeps the work that it has."""
         for number, server in servers.items():
             for table, row in (
-                (self._state.work_ms, server.work_ms),
-                (self._state.extra_ms, server.extra_ms),
-                (self._state.pace, server.pace),
+                (self.state.work_ms, server.work_ms),
+                (self.state.extra_ms, server.extra_ms),
+                (self.state.pace, server.pace),
             ):
                 table[number, : row.size] = row
                 table[number, row.size :] = row[-1]
@@ -39,28 +39,28 @@ class LiveLoop(Loop):
         """Send the new requests of a route to these queues."""
         if route in self._pool_routes:
             pool = self._pool_routes.index(route)
-            self._state.pools["members"][pool] = len(queues)
-            self._state.pool_member[pool, : len(queues)] = queues
+            self.state.pools["members"][pool] = len(queues)
+            self.state.pool_member[pool, : len(queues)] = queues
         else:
             self._routes = [(r, queues[0] if r == route else q) for r, q in self._routes]
 
     def admit(self, queue: int, *, open_: bool) -> None:
         """Let a queue take requests, or refuse every one."""
-        self._state.servers["limit"][queue] = self._limit if open_ else 0
+        self.state.servers["limit"][queue] = self._limit if open_ else 0
 
     def held(self, queue: int) -> int:
         """Return the requests that wait or run."""
-        one = self._state.servers[queue]
-        return int(one["waiting"] + self._state.executors["size"][one["first"] : one["last"]].sum())
+        one = self.state.servers[queue]
+        return int(one["waiting"] + self.state.executors["size"][one["first"] : one["last"]].sum())
 
     def answered(self) -> FloatArray:
         """Return the answers since the call before: workload, arrival, latency, batch, queue."""
-        if self._logged == MOST_ANSWERS:
+        if self.logged == MOST_ANSWERS:
             raise InputError(
                 f"{MOST_ANSWERS} answers between two looks are too many to simulate", field="--guard"
             )
-        rows = self._state.log[: self._logged].copy()
-        self._logged = 0
+        rows = self.state.log[: self.logged].copy()
+        self.logged = 0
         return rows
 
     def hand_over(self, source: int, target: int | None, now_ms: float) -> None:
@@ -68,12 +68,12 @@ class LiveLoop(Loop):
         requests = self._cleared(source)
         self._count_in_flight(source, requests, -1, now_ms)
         if target is None:
-            np.add.at(self.tallies["drops"], requests["workload"], 1)
+            np.add.at(self.state.tallies["drops"], requests["workload"], 1)
             return
-        one = self._state.servers[target]
+        one = self.state.servers[target]
         room = self._limit - int(one["waiting"])
-        np.add.at(self.tallies["drops"], requests["workload"][room:], 1)
-        taken, ring = requests[:room], self._state.ring
+        np.add.at(self.state.tallies["drops"], requests["workload"][room:], 1)
+        taken, ring = requests[:room], self.state.ring
         self._count_in_flight(target, taken, 1, now_ms)
         ring[target, (int(one["head"] + one["waiting"]) + np.arange(taken.size)) & (ring.shape[1] - 1)] = (
             taken
@@ -83,7 +83,7 @@ class LiveLoop(Loop):
 
     def _cleared(self, queue: int) -> Records:
         """Empty a queue and end its batches; return their requests, oldest first."""
-        state, one = self._state, self._state.servers[queue]
+        state, one = self.state, self.state.servers[queue]
         places = (int(one["head"]) + np.arange(int(one["waiting"]))) & (state.ring.shape[1] - 1)
         requests = [state.ring[queue, places]]
         for e in range(int(one["first"]), int(one["last"])):
@@ -98,7 +98,7 @@ class LiveLoop(Loop):
         return oldest_first
 
     def _count_in_flight(self, queue: int, requests: Records, sign: int, now_ms: float) -> None:
-        pools = self.tallies["pool"][requests["workload"]]
+        pools = self.state.tallies["pool"][requests["workload"]]
         for pool in np.unique(pools[pools >= 0]):
-            self._state.in_flight["count"][pool, queue] += sign * int((pools == pool).sum())
-            self._state.in_flight["since"][pool, queue] = now_ms
+            self.state.in_flight["count"][pool, queue] += sign * int((pools == pool).sum())
+            self.state.in_flight["since"][pool, queue] = now_ms

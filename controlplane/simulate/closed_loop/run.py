@@ -64,21 +64,18 @@ def run(
             happened += _happened(effect, fleet.now_s)
     fleet.close()
     workloads = _workloads(plan, fleet)
-    hit = {fault: _partitions(plan, fault) for fault in faults}
-    return Outcome(
-        workloads,
-        repairs(faults, hit, workloads, tuple(happened), math.ceil(settings.seconds)),
-        tuple(happened),
-    )
+    found = repairs(plan, faults, workloads, tuple(happened), math.ceil(settings.seconds))
+    return Outcome(workloads, found, tuple(happened))
 
 
 def _deploy(plan: Plan, fleet: SimulatedFleet) -> GuardState:
     """Start the plan's servers by the actions of `converge`; return the guard's first state."""
+    contents = [p.id for _, p in plan.partitions()] + [g.shared.id for g in plan.gpus if g.shared is not None]
     desired = desired_fleet(
         plan,
         fleet="simulated",
         plan_hash="",
-        rendered={name: Rendered(name, "", turns=False) for name in _contents(plan)},
+        rendered={name: Rendered(name, "", turns=False) for name in contents},
         devices={gpu.id: gpu.id for gpu in plan.gpus},
     )
     for action in converge(desired, Actual((), {})):
@@ -91,11 +88,6 @@ def _deploy(plan: Plan, fleet: SimulatedFleet) -> GuardState:
                 fleet.route(routes)
     placed = {partition.id: _placed(desired, gpu, partition) for gpu, partition in plan.partitions()}
     return decide.begin(guarded_partitions(plan, desired), placed, Limits())
-
-
-def _contents(plan: Plan) -> list[str]:
-    """The ids of partitions and shared shadows."""
-    return [p.id for _, p in plan.partitions()] + [g.shared.id for g in plan.gpus if g.shared is not None]
 
 
 def _placed(desired: Desired, gpu: PlannedGpu, partition: Partition) -> tuple[PlacedServer, ...]:
@@ -118,20 +110,6 @@ def _hit(fleet: SimulatedFleet, fault: Fault) -> None:
             fleet.crash(fault.subject)
         case Kind.LOST:
             fleet.lose(fault.subject)
-
-
-def _partitions(plan: Plan, fault: Fault) -> frozenset[str]:
-    """Return the partitions that a fault hits."""
-
-    def hit(gpu: PlannedGpu, partition: Partition) -> bool:
-        match fault.kind:
-            case Kind.LOST:
-                return gpu.id == fault.subject
-            case Kind.SLOWER:
-                return any(served.model == fault.subject for served in partition.models)
-        return partition.id == fault.subject
-
-    return frozenset(partition.id for gpu, partition in plan.partitions() if hit(gpu, partition))
 
 
 def _carry_out(effect: Effect, fleet: SimulatedFleet) -> None:

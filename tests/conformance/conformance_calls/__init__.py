@@ -5,8 +5,6 @@ docs/compatibility.md; all others must be equal, in status, headers, metadata, b
 first: what a server counted before a redirect stays in another one's.
 """
 
-from __future__ import annotations
-
 from conformance_calls import (
     bodies,
     descriptions,

@@ -1,7 +1,5 @@
 """POST over HTTP: bodies, their headers, and what is asked of a repository."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from functools import partial

@@ -1,7 +1,5 @@
 """Cases, the target of their calls, and answers as they are compared."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import http.client

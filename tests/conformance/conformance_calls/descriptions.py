@@ -1,7 +1,5 @@
 """What a server says of itself and of its models, over gRPC and HTTP."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import partial

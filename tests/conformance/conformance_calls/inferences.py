@@ -1,7 +1,5 @@
 """Inferences by each of the four clients, and tensors that only some clients send."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The page of metrics. `FIRST` has what is counted before any other call."""
 
-from __future__ import annotations
-
 import http.client
 import itertools
 import re

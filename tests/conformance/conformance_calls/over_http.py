@@ -1,7 +1,5 @@
 """HTTP as such: every path with every method, and requests as they stand on a connection."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import http.client

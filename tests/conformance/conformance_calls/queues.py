@@ -1,7 +1,5 @@
 """Deadlines, cancelled calls, and what happens to requests while a model executes another."""
 
-from __future__ import annotations
-
 import queue
 import time
 from collections.abc import Callable, Sequence

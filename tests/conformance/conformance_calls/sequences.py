@@ -1,7 +1,5 @@
 """Sequences, each with a redirect in its middle."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from typing import Any

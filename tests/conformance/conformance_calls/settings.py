@@ -1,7 +1,5 @@
 """Calls that change a server: shared memory, trace and log settings; and connections' own settings."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from functools import partial

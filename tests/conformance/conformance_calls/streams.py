@@ -1,7 +1,5 @@
 """Streams of gRPC. `LAST` has what a plain 2.51 may crash of a moment later."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import queue

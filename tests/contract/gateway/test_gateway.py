@@ -1,7 +1,5 @@
 """What every Gateway promises, whatever it is made of. Servers need not run: routing is about names."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable, Iterator

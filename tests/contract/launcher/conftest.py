@@ -1,7 +1,5 @@
 """Every launcher there is, behind one fixture."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

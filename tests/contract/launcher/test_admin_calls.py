@@ -1,7 +1,5 @@
 """Calls that change a server are refused to every process that can reach it."""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import json

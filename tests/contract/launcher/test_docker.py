@@ -1,7 +1,5 @@
 """What only containers can meet, on a private engine."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import os

@@ -4,8 +4,6 @@ The Tritons are real and on this host's cores; GPU, NVML, MPS and libcuda are FA
 documents say: nothing here ran on a GPU. Docker's engine is real and gets no device.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What every launcher promises, shown with real Tritons."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

@@ -1,7 +1,5 @@
 """Batches that change while a server serves, with real Tritons."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from functools import partial

@@ -1,7 +1,5 @@
 """What only plain processes can meet."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

@@ -1,7 +1,5 @@
 """Servers neither compress nor decompress: the gateway does it, or answers uncompressed."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import json

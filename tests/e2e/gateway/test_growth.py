@@ -1,7 +1,5 @@
 """A gateway that gets more endpoints than it was started for, without a lost request."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """Requests of a partition with several models wait at the gateway, in its order."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace

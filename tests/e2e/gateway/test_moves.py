@@ -1,7 +1,5 @@
 """What must hold while routes change: sequences, streams, and what was told to every server."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A fleet is ready once what was planned is served, and stays so."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import gateway_rig as rig

@@ -1,7 +1,5 @@
 """Redirects at random instants under mixed load with open streams."""
 
-from __future__ import annotations
-
 import random
 import statistics
 import time

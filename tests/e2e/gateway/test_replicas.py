@@ -1,7 +1,5 @@
 """Two replicas of a gateway behind one service, as in a Deployment."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

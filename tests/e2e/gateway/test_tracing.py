@@ -1,7 +1,5 @@
 """A client's trace: its context reaches Triton unchanged, and Triton and the gateway send spans of it."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """Servers that are busy, pause or refuse by policy are left alone: a plain Triton would answer too."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import queue

@@ -1,7 +1,5 @@
 """Faults that take more than one server, or that come back, on real Tritons: one in CI, the rest soak."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

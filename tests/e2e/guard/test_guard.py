@@ -1,7 +1,5 @@
 """The guard on real Tritons behind a real HAProxy, with a client that counts what it lost."""
 
-from __future__ import annotations
-
 import json
 import math
 import signal

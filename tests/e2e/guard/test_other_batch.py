@@ -1,7 +1,5 @@
 """A server that loses its quota while nothing stands by gets another batch at once, and later the plan's."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A request that crashes Triton, sent again and again beside its neighbours' traffic."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

@@ -1,7 +1,5 @@
 """One shadow for three partitions, on real Tritons under load: deaths, a slow server, its own death."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack

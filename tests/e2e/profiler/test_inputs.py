@@ -1,7 +1,5 @@
 """`ctl profile` on models that are particular about what they take, on real Tritons."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

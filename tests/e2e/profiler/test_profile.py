@@ -1,7 +1,5 @@
 """Measuring on real Tritons started by the real launcher."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

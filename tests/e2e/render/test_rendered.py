@@ -1,7 +1,5 @@
 """What is rendered, on a real Triton: it loads, and the batcher does what the plan says."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

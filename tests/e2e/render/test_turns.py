@@ -1,7 +1,5 @@
 """Two models in one partition on a real Triton: one executes at a time, and which one goes next."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence

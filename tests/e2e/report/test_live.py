@@ -1,7 +1,5 @@
 """The live page and the report of a real fleet, in a browser, and `ctl top` on a terminal."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """The report of a plan, opened in a browser."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A real Prometheus scrapes a fleet: every expression of the dashboard and of the rules has an answer."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

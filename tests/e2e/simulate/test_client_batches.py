@@ -1,7 +1,5 @@
 """The rule by which a real Triton puts requests of several inferences together."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterator

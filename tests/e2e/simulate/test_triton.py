@@ -1,7 +1,5 @@
 """A few seconds of what `benchmarks/times/simulate.py --triton` prints in full."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The lower bounds against layouts made to just hold: they may not ask for more GPUs than they use."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What must hold whatever clients send in a request."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import planning

@@ -1,7 +1,5 @@
 """A spec that was edited is planned against the plan that runs, whatever was edited."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

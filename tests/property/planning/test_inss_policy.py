@@ -1,7 +1,5 @@
 """Order means nothing to the policy: GPUs renamed, the same plan renamed."""
 
-from __future__ import annotations
-
 import inss_instances as instances
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """What holds of every plan, whatever is asked for; under half-SLO where the rule does not matter."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Names for a new plan's GPUs: no other names move less."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 from hypothesis import given, settings

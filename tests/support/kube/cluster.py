@@ -1,7 +1,5 @@
 """The cluster as tests use it."""
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
 import time

@@ -1,13 +1,12 @@
 """etcd, the API server, the scheduler and the controller manager."""
 
-from __future__ import annotations
-
 import secrets
 import signal
 import ssl
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import httpx
 import yaml
@@ -30,7 +29,7 @@ class Credentials:
     tokens: dict[str, str]
 
     @classmethod
-    def make(cls, folder: Path, nodes: tuple[str, ...]) -> Credentials:
+    def make(cls, folder: Path, nodes: tuple[str, ...]) -> Self:
         users = {"admin": "system:masters", **{f"system:node:{node}": "system:nodes" for node in nodes}}
         tokens = {user: secrets.token_hex(16) for user in users}
         lines = [f'{tokens[user]},{user},{user},"{group}"' for user, group in users.items()]

@@ -1,7 +1,5 @@
 """Fixtures: one cluster for all tests of a session, which make namespaces of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

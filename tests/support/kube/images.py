@@ -1,7 +1,5 @@
 """Images for containerd, written without an engine: a root file system as an archive of `docker save`."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

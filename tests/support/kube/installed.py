@@ -1,7 +1,5 @@
 """`deploy/kubernetes` in a namespace of the cluster, as an overlay installs it."""
 
-from __future__ import annotations
-
 import base64
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ Kubelet and containerd leave mounts, shims, groups and bridges behind when they 
 same way whether its test passed, failed or was killed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

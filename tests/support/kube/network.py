@@ -4,8 +4,6 @@ No kube-proxy runs: the API server itself listens at the address of the Service 
 as in any cluster. Pod addresses are reachable from the host and from pods of the other node.
 """
 
-from __future__ import annotations
-
 import subprocess
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A node: a kubelet and its containerd, with a bridge and control groups of its own."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

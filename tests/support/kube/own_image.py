@@ -3,8 +3,6 @@
 A private Docker engine builds it; its base is a Debian that debootstrap makes from the host's mirror.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

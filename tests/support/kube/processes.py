@@ -1,7 +1,5 @@
 """The cluster's programs and how they run."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """A fleet in a namespace of the cluster, run by `ctl` as a user runs it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -129,7 +127,7 @@ def active(load: rig.Load) -> str:
     return name
 
 
-def kill(pod: str, pids: tuple[int, ...]) -> Blow:
+def kill(pod: str, pids: tuple[int, ...]) -> "Blow":
     """End a pod's server at once: until its processes are gone, they accept requests that nothing answers."""
     began = time.monotonic()
     for pid in pids:

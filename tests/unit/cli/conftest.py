@@ -1,7 +1,5 @@
 """A directory of their own for all tests of verbs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

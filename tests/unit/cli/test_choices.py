@@ -1,7 +1,5 @@
 """What a verb takes where nothing is told, and where nobody answers."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How a controller in a cluster ends: its pod's exit code, and the Lease that the next one takes."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

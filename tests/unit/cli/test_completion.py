@@ -1,7 +1,5 @@
 """Completion by Tab: the words that bash, zsh and fish get from `ctl`."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

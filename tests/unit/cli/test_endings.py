@@ -1,7 +1,5 @@
 """What an extra brings is needed by what needs it alone."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,12 +1,15 @@
-"""What a verb imports is most of the time that a short command takes."""
-
-from __future__ import annotations
+"""What a verb imports and compiles is most of the time that a short command takes."""
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from numba.core import caching
+
+from controlplane import kernels
+from controlplane.cli.output import say_when_compiling
 
 
 def loaded_after(code: str) -> set[str]:
@@ -63,3 +66,28 @@ from controlplane.latency import registry
 registry.build(registry.DEFAULT, catalogue.device("v100"), catalogue.profiles("v100"))
 """
     assert not any(name.partition(".")[0] == "scipy" for name in loaded_after(fitted))
+
+
+def test_kernels_are_announced_as_they_are_compiled_and_parts_of_numba_are_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listeners: list[Callable[[str], None]] = []
+    monkeypatch.setattr(kernels, "on_compilation", listeners.append)
+    compiled = say_when_compiling()
+    for name in ("numba.np.arrayobj.impl", "controlplane.latency.queueing.kernel.chain"):
+        assert not compiled()
+        listeners[0](name)
+    assert compiled()
+    assert capsys.readouterr().err.splitlines() == [
+        "compiling for this processor, once in an installation:",
+        "  latency.queueing.kernel.chain",
+    ]
+
+
+def test_a_kernel_runs_where_no_folder_takes_its_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
+    assert kernels.kernel(doubled)(2.0) == 4.0
+
+
+def doubled(value: float) -> float:
+    return 2.0 * value

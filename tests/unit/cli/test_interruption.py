@@ -1,7 +1,5 @@
 """Ctrl-C, SIGTERM and SIGHUP: a real process says what is left and how to go on, and its exit code."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The JSON Schemas: one for each verb, and true of what the verbs print."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, fields, replace
 from pathlib import Path

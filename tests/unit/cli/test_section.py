@@ -1,7 +1,5 @@
 """How a fleet is served after an apply and a rollback: its plan's section, and consent to looser access."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import replace
 from pathlib import Path
@@ -72,11 +70,16 @@ def test_looser_access_is_refused_without_consent_and_the_way_back_is_not(
     say_or_refuse(differences(after, before), accepted=False)
 
 
-def test_late_binding_is_for_the_one_gateway_of_a_host(tmp_path: Path) -> None:
-    write_plan(tmp_path / "plan.json", replace(PLAN, serve=Serving(late_binding=LateBinding())))
-    given, allowed = ("serve.launcher=kubernetes",), frozenset({Allowance.VIOLATIONS})
+def target_of(section: Serving, *given: str) -> Any:
+    """Where a new fleet's plan with this section goes."""
+    write_plan(Path("plan.json"), replace(PLAN, serve=section))
+    allowed, here = frozenset({Allowance.VIOLATIONS}), Path()
+    return target(Wish(Path("plan.json"), "new", here, here, here, given, allowed))
+
+
+def test_late_binding_is_for_the_one_gateway_of_a_host() -> None:
     with pytest.raises(InputError, match=r"^serve\.late_binding: "):
-        target(Wish(tmp_path / "plan.json", "other", tmp_path, tmp_path, tmp_path, given, allowed))
+        target_of(Serving(late_binding=LateBinding()), "serve.launcher=kubernetes")
 
 
 def test_a_plan_of_an_earlier_version_leaves_how_its_fleet_is_served(
@@ -149,18 +152,11 @@ def test_a_plans_section_limits_the_starts_of_a_cluster(files: FleetFiles) -> No
 
 
 def test_a_new_fleet_has_the_environments_launcher_and_its_controllers_the_sections_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TRISECT_LAUNCHER", "kubernetes")
     monkeypatch.setattr(cluster, "fleet_of_controllers", lambda files, place: SimpleNamespace())
-    write_plan(tmp_path / "plan.json", replace(PLAN, serve=Serving()))
-    allowed = frozenset({Allowance.VIOLATIONS})
-
-    def applied(*given: str) -> Any:
-        here = tmp_path
-        return target(Wish(here / "plan.json", "new", here, here, here, given=given, allowed=allowed))
-
-    assert applied("serve.load_timeout_s=600").plan.serve == Serving(load_timeout_s=600.0)
+    assert target_of(Serving(), "serve.load_timeout_s=600").plan.serve == Serving(load_timeout_s=600.0)
     for key in ("serve.compress=true", "serve.late_binding={}"):
         with pytest.raises(InputError, match=f"^{key.partition('=')[0]}"):
-            applied(key)
+            target_of(Serving(), key)

@@ -1,7 +1,5 @@
 """What becomes of a command whose stdout takes nothing, and of its output files."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a person sees on a terminal: completion by Tab as `--install-completion` sets it up, and Ctrl-C."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

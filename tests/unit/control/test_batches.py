@@ -1,7 +1,5 @@
 """A larger batch for a server that nothing cures: which one, when, and when the plan's again."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field, replace
 

@@ -1,7 +1,5 @@
 """The Helm chart renders what the kustomization does: both are made of the same manifests."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from importlib.metadata import version

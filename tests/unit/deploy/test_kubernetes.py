@@ -1,7 +1,5 @@
 """The manifests in `deploy/kubernetes` are what a cluster accepts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import fields

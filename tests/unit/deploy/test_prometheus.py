@@ -1,7 +1,5 @@
 """The rules and the dashboard in deploy/: valid, tested, and only about metrics that exist."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

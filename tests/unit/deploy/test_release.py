@@ -1,7 +1,5 @@
 """A release's files besides the wheel, which `tests/e2e/test_wheel.py` installs."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from importlib.metadata import version

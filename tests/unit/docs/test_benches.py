@@ -1,7 +1,5 @@
 """Every bench judges: a run without an aim, or without the data that it needs, does not pass."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 from pathlib import Path

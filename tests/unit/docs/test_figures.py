@@ -1,7 +1,5 @@
 """Every figure of the README is one of `docs/results/figures.toml`, and so is the page that it comes from."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

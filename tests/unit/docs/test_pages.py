@@ -1,7 +1,5 @@
 """What the pages for users name exists: verbs with their options, and messages."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path

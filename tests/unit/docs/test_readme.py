@@ -1,7 +1,5 @@
 """Every block of the README runs, here or where `RUN_ELSEWHERE` says, or is what a tested command printed."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The tutorial runs as it stands, and the site builds without a warning."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

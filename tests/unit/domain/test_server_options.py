@@ -1,7 +1,5 @@
 """Options that a user passes on to Triton: which are taken, and which Trisect keeps for itself."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from dataclasses import replace

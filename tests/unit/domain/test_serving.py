@@ -1,7 +1,5 @@
 """The section `serve`: its limits, and that it says all that a gateway does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

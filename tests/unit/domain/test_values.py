@@ -1,7 +1,5 @@
 """Values of the domain: errors, what images need, profiles."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

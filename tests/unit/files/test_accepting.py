@@ -1,7 +1,5 @@
 """Servers without descriptors: nothing spins, little is logged, and what waited is answered afterwards."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading

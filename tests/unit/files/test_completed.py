@@ -1,7 +1,5 @@
 """Completed configurations between commands: kept while the model is as Triton saw it."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

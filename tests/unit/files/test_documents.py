@@ -1,7 +1,5 @@
 """Hostile and broken input is refused with the file, line and field."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -101,22 +99,20 @@ def test_hostile_yaml_is_refused(tmp_path: Path, text: str, says: str) -> None:
     assert says in str(refused(written(tmp_path, text)))
 
 
-def test_json_names_duplicates_and_lines(tmp_path: Path) -> None:
+def test_json_names_duplicates_and_lines_and_a_time_in_nanoseconds_is_exact(tmp_path: Path) -> None:
     twice = written(tmp_path, '{"schema_version": 1,\n "gpus": [],\n "gpus": []}', "spec.json")
     assert "duplicate key" in str(refused(twice))
     broken = written(tmp_path, '{"schema_version": 1,\n "gpus" []}', "spec.json")
     assert refused(broken).line == 2
     assert "is empty" in str(refused(written(tmp_path, "", "spec.json")))
-
-
-def test_a_time_in_nanoseconds_is_exact() -> None:
     assert documents.parse_json("[1795665933201290123]", "f") == [1795665933201290123]
 
 
 def test_a_plan_is_no_spec(tmp_path: Path) -> None:
     plan = written(tmp_path, '{"schema_version": 1, "strategy": "joint", "gpus": []}', "plan.json")
-    assert "is a plan, not a spec" in str(refused(plan))
-    assert "`ctl apply` runs a plan" in str(refused(plan))
+    assert "is a plan, not a spec: a spec lists `workloads`, and `ctl apply` runs a plan" in str(
+        refused(plan)
+    )
 
 
 def test_too_large_missing_and_binary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

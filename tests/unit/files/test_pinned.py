@@ -1,7 +1,5 @@
 """Pinned models are copies that no later write to the repository reaches, made once for the same content."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import hashlib

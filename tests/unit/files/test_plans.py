@@ -1,7 +1,5 @@
 """A plan survives its file, and a broken one is refused with its place."""
 
-from __future__ import annotations
-
 import copy
 import json
 from dataclasses import replace

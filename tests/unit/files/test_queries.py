@@ -1,7 +1,5 @@
 """What is heard of a facade that is gone, and of one that hangs."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 from collections.abc import Iterator

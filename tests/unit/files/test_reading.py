@@ -1,7 +1,5 @@
 """Files that others wrote: what is no file is named, and no one waits for it."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path
@@ -16,7 +14,7 @@ TENSOR = '[ { name: "X", data_type: TYPE_FP32, dims: [ 4 ] } ]'
 CONFIG = f'backend: "b"\ninput {TENSOR}\noutput {TENSOR}\n'
 
 
-def test_what_is_no_file_is_named(tmp_path: Path) -> None:
+def test_what_is_no_file_or_missing_or_too_large_is_named(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "socket"))
@@ -24,6 +22,10 @@ def test_what_is_no_file_is_named(tmp_path: Path) -> None:
             with pytest.raises(InputError, match="not a file") as caught:
                 read_bytes(place)
             assert caught.value.file == str(place)
+    (tmp_path / "large").write_bytes(bytes(2**20 + 1))
+    for name, problem in (("none", "no such file"), ("large", "larger than 1 MiB")):
+        with pytest.raises(InputError, match=problem):
+            read_bytes(tmp_path / name, 2**20)
 
 
 def test_what_cannot_be_looked_into_does_not_count_as_missing(tmp_path: Path) -> None:
@@ -32,14 +34,6 @@ def test_what_cannot_be_looked_into_does_not_count_as_missing(tmp_path: Path) ->
     assert {name: exists(tmp_path / name) for name in known} == known
     with pytest.raises(OSError, match="too long"):  # as root nothing is forbidden
         exists(tmp_path / ("a" * 300))
-
-
-def test_a_file_that_is_missing_or_too_large_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file"):
-        read_bytes(tmp_path / "none")
-    (tmp_path / "large").write_bytes(bytes(2**20 + 1))
-    with pytest.raises(InputError, match="larger than 1 MiB"):
-        read_bytes(tmp_path / "large", 2**20)
 
 
 def test_a_stream_that_the_command_was_started_with_is_read() -> None:

@@ -1,7 +1,5 @@
 """Single values of a record, as `--set` gives them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """State files between versions: those of the version before are read, and those of the next one."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A write that fails leaves the old file whole."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable

@@ -1,10 +1,8 @@
-from __future__ import annotations
-
 import asyncio
 import gc
 import tracemalloc
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import grpc
 
@@ -19,7 +17,7 @@ class _AnyCaller:
 
     clients = None
 
-    def of(self, _: object) -> _AnyCaller:
+    def of(self, _: object) -> Self:
         return self
 
 

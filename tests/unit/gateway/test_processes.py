@@ -1,7 +1,5 @@
 """The gateway's processes are found by their labels."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

@@ -1,7 +1,5 @@
 """HAProxy's runtime interface where HAProxy dies over a question: no real one can be killed just then."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterator

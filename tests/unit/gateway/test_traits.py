@@ -1,7 +1,5 @@
 """What a model's own server says of it, by a server that takes its time."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """What comes from gRPC's server on its way to HAProxy."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import time

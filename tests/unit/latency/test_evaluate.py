@@ -1,4 +1,4 @@
-from __future__ import annotations
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -33,17 +33,11 @@ def profiles(colocated: bool = True) -> dict[str, Profile]:
             for c in SIZES
         )
 
-    return {
-        name: Profile(
-            name,
-            "gpu",
-            ShareKind.MPS_PERCENT,
-            Environment(),
-            points,
-            beside(other) if colocated else (),
-        )
-        for name, other in (("a", "b"), ("b", "a"))
-    }
+    return {name: profile(name, points, beside(other) if colocated else ()) for name, other in ("ab", "ba")}
+
+
+def profile(name: str, *measured: tuple) -> Profile:
+    return Profile(name, "gpu", ShareKind.MPS_PERCENT, Environment(), *measured)
 
 
 def test_the_figures_are_of_relative_errors_in_percent() -> None:
@@ -71,38 +65,36 @@ def test_the_figures_are_of_relative_errors_in_percent() -> None:
 def test_batch_sizes_left_out_are_not_seen() -> None:
     spoiled = profiles()
     wrong = tuple(
-        ColocationPoint(c.percent, c.batch, c.neighbours, c.execution_ms * (2.0 if c.batch == 8 else 1.0))
+        replace(c, execution_ms=c.execution_ms * (2.0 if c.batch == 8 else 1.0))
         for c in spoiled["a"].colocation
     )
-    spoiled["a"] = Profile("a", "gpu", ShareKind.MPS_PERCENT, Environment(), spoiled["a"].points, wrong)
-    document = evaluate.leave_batch_sizes_out(GPU, spoiled, ["ours"])
-    overall = document["latency_models"]["ours"]["overall"]  # type: ignore[index]
+    spoiled["a"] = replace(spoiled["a"], colocation=wrong)
+    overall = overall_of(evaluate.leave_batch_sizes_out(GPU, spoiled, ["ours"]))
     # 5 of 9 size pairs hold a given size: 2 models x 3 shares x 3 sizes x 5.
     assert overall["n"] == 90
     # A fit that had seen the doubled latencies would not miss them by half.
     assert overall["max_percent"] > 40.0
 
 
+def overall_of(document: dict, name: str = "ours") -> dict:
+    return document["latency_models"][name]["overall"]
+
+
 def test_points_left_out_are_predicted_once_each() -> None:
     document = evaluate.leave_points_out(GPU, profiles()["a"], ["ours", "gpulet"])
-    for name in ("ours", "gpulet"):
-        assert document["latency_models"][name]["overall"]["n"] == 12  # type: ignore[index]
+    assert [overall_of(document, name)["n"] for name in ("ours", "gpulet")] == [12, 12]
 
 
 def test_a_model_that_cannot_be_fitted_on_so_little_does_not_silence_the_others() -> None:
-    few = profiles()["a"]
-    few = Profile("a", "gpu", ShareKind.MPS_PERCENT, Environment(), few.points[:5])
-    document = evaluate.leave_points_out(GPU, few)
+    document = evaluate.leave_points_out(GPU, profile("a", profiles()["a"].points[:5]))
     # Eq 11 needs six points; four are left of five.
-    assert "igniter" not in document["latency_models"]  # type: ignore[operator]
-    assert document["latency_models"]["ours"]["overall"]["n"] == 5  # type: ignore[index]
+    assert "igniter" not in document["latency_models"]
+    assert overall_of(document)["n"] == 5
 
 
 def test_a_catalogue_without_pairs_is_judged_by_its_points() -> None:
-    with_pairs = evaluate.built_in(GPU, profiles(), ["ours"])["latency_models"]["ours"]["overall"]  # type: ignore[index]
-    without = evaluate.built_in(GPU, profiles(False), ["ours"])["latency_models"]["ours"]["overall"]  # type: ignore[index]
-    assert with_pairs["n"] == 90
-    assert without["n"] == 24
+    counts = [overall_of(evaluate.built_in(GPU, profiles(pairs), ["ours"]))["n"] for pairs in (True, False)]
+    assert counts == [90, 24]
 
 
 def test_what_cannot_be_compared_is_said() -> None:

@@ -1,7 +1,5 @@
 """Profiles that know one share only: no latency model and no strategy may guess at smaller ones."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

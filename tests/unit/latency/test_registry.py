@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from controlplane.domain.device import MPS_GRID, Device, ShareKind

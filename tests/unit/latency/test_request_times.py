@@ -1,7 +1,5 @@
 """Batches of the same inferences in fewer requests, within a quota."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

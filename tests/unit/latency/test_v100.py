@@ -1,14 +1,11 @@
 """What the default model must hold on measurements: the V100 of the catalogue."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
+import planning
 import pytest
 
-from controlplane.files import catalogue
 from controlplane.latency import default as ours
 from controlplane.latency import evaluate
 from controlplane.latency.fitting.published import execution_points
@@ -21,9 +18,8 @@ ELEVEN = {(p, b) for p in (20.0, 40.0, 60.0, 80.0) for b in (1, 32)} | {(p, 4) f
 
 @pytest.mark.slow
 def test_pairs_of_batch_sizes_it_has_not_seen() -> None:
-    device = catalogue.device("v100")
-    assert device is not None
-    document = evaluate.leave_batch_sizes_out(device, catalogue.profiles("v100"), ["ours"])
+    v100 = planning.v100()
+    document = evaluate.leave_batch_sizes_out(v100.pool.device, v100.profiles, ["ours"])
     report = document["latency_models"]["ours"]  # type: ignore[index]
     overall = report["overall"]
     assert overall["mape_percent"] < 1.0
@@ -36,7 +32,7 @@ def test_pairs_of_batch_sizes_it_has_not_seen() -> None:
 
 @pytest.mark.parametrize("model", ["alexnet", "resnet50", "vgg19", "ssd"])
 def test_a_model_measured_at_eleven_points(model: str) -> None:
-    points = execution_points(catalogue.profiles("v100")[model].points)
+    points = execution_points(planning.v100().profiles[model].points)
     known = zip(points.percent.tolist(), points.batch.tolist(), strict=True)
     kept = np.array([(p, int(b)) in ELEVEN for p, b in known])
     fitted = points.take(np.flatnonzero(kept))
@@ -48,20 +44,13 @@ def test_a_model_measured_at_eleven_points(model: str) -> None:
     assert error[~kept].mean() < 0.02
 
 
-@cache
-def fitted() -> ours.Ours:
-    device = catalogue.device("v100")
-    assert device is not None
-    return ours.fit(catalogue.profiles("v100"), device)
-
-
 def mean_margin(batches: list[float]) -> float:
     """The mean relative distance to the upper quantile, AlexNet beside each other model."""
     rows = [(b, p, other) for b in batches for p in (20.0, 50.0, 80.0) for other in (1, 2, 3)]
     slots = Slots.of(
         [[0, other] for *_, other in rows], [[b, b] for b, *_ in rows], [[p, 100.0 - p] for _, p, _ in rows]
     )
-    answer = fitted().estimate(slots)
+    answer = planning.v100("ours").latency.estimate(slots)
     return float(np.mean(answer.execution_upper_ms / answer.execution_ms - 1.0))
 
 
@@ -76,9 +65,8 @@ def test_points_measured_side_by_side_have_a_narrower_quantile() -> None:
 
 
 def test_a_model_never_measured_beside_others_is_slowed_as_others_are() -> None:
-    device, profiles = catalogue.device("v100"), dict(catalogue.profiles("v100"))
-    assert device is not None
-    measured = [c for c in profiles["vgg19"].colocation]
+    device, profiles = planning.v100().pool.device, planning.v100().profiles
+    measured = profiles["vgg19"].colocation
     seen = {
         name: replace(
             p,

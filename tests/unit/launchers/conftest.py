@@ -1,7 +1,5 @@
 """A host with two GPUs, by FAKES of NVML and MPS: nothing here ran on a GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import errno
 import os
 import platform
@@ -73,10 +71,6 @@ def test_another_users_server_reads_its_limits_and_writes_its_answers(tmp_path: 
     }
 
 
-def _nothing(path: Path) -> None:
-    path.unlink()
-
-
 def _truncated(path: Path) -> None:
     os.truncate(path, 3)
 
@@ -96,7 +90,7 @@ def _folder(path: Path) -> None:
     path.mkdir()
 
 
-DAMAGE = pytest.mark.parametrize("damage", [_nothing, _truncated, _fifo, _link, _folder])
+DAMAGE = pytest.mark.parametrize("damage", [Path.unlink, _truncated, _fifo, _link, _folder])
 
 
 @DAMAGE

@@ -1,7 +1,5 @@
 """The mechanisms on this host, on real processes."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

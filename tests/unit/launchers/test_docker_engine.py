@@ -1,7 +1,5 @@
 """The engine's errors in our words. Its texts are those of Docker 20.10 and 28."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

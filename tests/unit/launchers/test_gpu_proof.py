@@ -1,7 +1,5 @@
 """Which share of a GPU is believed, with FAKES of NVML and MPS: nothing here ran on a GPU."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

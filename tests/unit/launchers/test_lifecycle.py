@@ -1,7 +1,5 @@
 """How long a start is awaited, whoever began it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

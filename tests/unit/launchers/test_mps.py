@@ -1,7 +1,5 @@
 """MPS, NVML and the shares of a GPU, with fakes of both: nothing here ran on a GPU."""
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import replace

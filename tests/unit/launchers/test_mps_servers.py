@@ -1,7 +1,5 @@
 """The MPS server of a daemon: its start, its user, the end of its clients. With FAKES of MPS and NVML."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

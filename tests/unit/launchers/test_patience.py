@@ -1,7 +1,5 @@
 """What counts as progress of a start."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Processes of this host, as /proc shows them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Deaths of real processes that are called like a server's Triton and its models."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

@@ -1,7 +1,5 @@
 """What delays a server under a quota, from counters as the kernel writes them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a Triton has not read, and what its log says: lines of Triton 2.51."""
 
-from __future__ import annotations
-
 import socket
 from dataclasses import replace
 from pathlib import Path

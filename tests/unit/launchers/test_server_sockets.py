@@ -1,7 +1,5 @@
 """The folders of servers' sockets."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

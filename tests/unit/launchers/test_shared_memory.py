@@ -1,7 +1,5 @@
 """What is removed from /dev/shm, which every user of the host writes to."""
 
-from __future__ import annotations
-
 import errno
 import mmap
 import os

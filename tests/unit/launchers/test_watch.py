@@ -3,8 +3,6 @@
 NVML and MPS are fakes: nothing ran on a GPU.
 """
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Collection
 from typing import Any

@@ -1,7 +1,5 @@
 """Following a log whose sender comes and goes."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

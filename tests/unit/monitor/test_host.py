@@ -1,7 +1,5 @@
 """The gateway's waits, from counters as the kernel writes them, and of a real process."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page of metrics: what it counts, what it is called, and that re-plans add no series."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import prometheus

@@ -1,7 +1,5 @@
 """The gateway's own rows on the page of metrics, and those of the Tritons without what the fleet asked."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

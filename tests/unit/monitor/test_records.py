@@ -1,7 +1,5 @@
 """What a line of the gateway's log says of a request, and which lines are missing."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

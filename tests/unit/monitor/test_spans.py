@@ -1,7 +1,5 @@
 """The gateway's spans, from the lines of its log."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """Short forms of the figures of planners.md and changing-load.md: they move by no more than their spread."""
 
-from __future__ import annotations
-
 import planning
 import pytest
 

@@ -1,7 +1,5 @@
 """Names of strategies and latency models: ours without any one paper, and those of another distribution."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The batch library against a model of Triton's batcher, with what its files may hold."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import platform

@@ -1,7 +1,5 @@
 """What the points of a profile say: threads that waste a quota, and how well a session repeats."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

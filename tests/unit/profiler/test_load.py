@@ -1,7 +1,5 @@
 """The load of a server: a closed loop, and requests of a decoupled model on one stream."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import signal

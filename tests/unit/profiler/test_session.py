@@ -1,12 +1,10 @@
 """Which points of a model are measured, in which order, and what is left of a measurement that fails."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import pytest
 
@@ -63,7 +61,7 @@ class FakeBench:
     host: Host
     clock: Host
 
-    def __enter__(self) -> FakeBench:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,7 +1,5 @@
 """Servers that a command starts for itself."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast

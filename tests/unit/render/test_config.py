@@ -1,7 +1,5 @@
 """Rendering of config.pbtxt, with a model's instance groups on the one device of a partition."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -171,12 +169,6 @@ def test_the_text_is_the_same_for_the_same_plan() -> None:
         for text in (SOURCE, reversed_lines)
     )
     assert one == other
-
-
-def test_a_broken_configuration_names_its_line() -> None:
-    with pytest.raises(InputError, match=r"config\.pbtxt:2: .*max_batch_sise") as caught:
-        parse_config('backend: "b"\nmax_batch_sise: 4\n', "config.pbtxt")
-    assert caught.value.line == 2
 
 
 @pytest.mark.parametrize(

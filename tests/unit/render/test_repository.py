@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -199,8 +197,8 @@ def test_a_directory_without_configuration_or_version_is_refused(repository: Pat
 
 def test_a_broken_configuration_names_file_and_line(repository: Path) -> None:
     file = repository / "m" / "config.pbtxt"
-    file.write_text('backend: "b"\n\nmax_batch_size: many\n')
-    with pytest.raises(InputError) as caught:
+    file.write_text('backend: "b"\n\nmax_batch_sise: 4\n')
+    with pytest.raises(InputError, match="max_batch_sise") as caught:
         read_source(repository, "m")
     assert (caught.value.file, caught.value.line) == (str(file), 3)
 

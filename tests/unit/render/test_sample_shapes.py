@@ -1,7 +1,5 @@
 """The shape of a sample for inputs of variable shape: written by the user, or kept from a measurement."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Detection of models that execute other models."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The document of a running fleet."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

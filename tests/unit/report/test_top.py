@@ -1,7 +1,5 @@
 """What `ctl top` shows: rows of a status, their order, their sparklines."""
 
-from __future__ import annotations
-
 import pytest
 
 from controlplane.report.tables.status_table import GuardRow, Status, StatusRow, WorkloadRow, is_late

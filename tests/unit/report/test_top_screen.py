@@ -1,7 +1,5 @@
 """The screen of `ctl top`, driven by keys without a terminal."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable
@@ -15,7 +13,7 @@ from textual.widgets import DataTable, RichLog, Static
 from controlplane.domain.errors import EngineError, InputError
 from controlplane.domain.observation import Event
 from controlplane.report.tables.status_table import GuardRow, Status, StatusRow, WorkloadRow
-from controlplane.report.top import Look, Top, Watched
+from controlplane.report.top import Look, Order, Top, Watched
 
 pytestmark = pytest.mark.slow
 
@@ -143,6 +141,9 @@ def test_s_sorts_and_the_cursor_stays_with_its_workload() -> None:
         await screen.until(lambda: screen.names() == ["ads", "search"])
         await screen.until(lambda: table.cursor_row == 1)
         assert "order: P99 against SLO" in screen.head()
+        await screen.pilot.press(*"s" * (len(Order) - 1))
+        await screen.until(lambda: screen.names() == ["search", "ads"])
+        assert f"order: {Order.SPEC}" in screen.head(), "after the last order comes the first"
 
     play(Fleet(), scene)
 

@@ -1,7 +1,5 @@
 """The live page beyond loopback: TLS with the gateway's certificate, and an operator's credential."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import http.client

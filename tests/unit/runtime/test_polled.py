@@ -1,7 +1,5 @@
 """Calls in threads, one at a time for a name, and what is due, in the order of its times."""
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The guard in the loop: the controller's decisions about a simulated fleet."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

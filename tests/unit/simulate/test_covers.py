@@ -1,7 +1,5 @@
 """A model slower than its profile: what a plan's `covers` says, seen in simulated requests."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import planning

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import replace
@@ -318,24 +316,6 @@ def test_a_trace_and_a_step_take_the_place_of_the_plans_rate(plan_of):
     by_name = {w.name: w for w in result.workloads}
     assert by_name["w"].requests == 2
     assert by_name["v"].requests == pytest.approx(5000, abs=1)
-
-
-def test_the_document_is_the_contract_of_ctl_simulate(plan_of):
-    document = simulate(plan_of(("g", "p", ONE, [("w", 100.0)])), TRUTH, Settings(5.0)).document()
-    assert document["totals"] == {"holds": 1, "breaks": 0}
-    (workload,) = document["workloads"]
-    assert {
-        "name",
-        "requests",
-        "p50_ms",
-        "p99_ms",
-        "slo_ms",
-        "violations_percent",
-        "drops_percent",
-        "goodput_rps",
-        "utilisation",
-        "holds",
-    } <= set(workload)
 
 
 def test_what_the_truth_does_not_cover_is_named(plan_of):

@@ -1,7 +1,5 @@
 """A few cells of what `benchmarks/times/prediction_error.py` prints in full."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Partitions with several models in the simulator."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

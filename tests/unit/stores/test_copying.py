@@ -1,7 +1,5 @@
 """A repository in an object store: its place, and its copy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

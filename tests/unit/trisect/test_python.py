@@ -1,7 +1,5 @@
 """`import trisect`: what docs/python.md, the package's docstring and the example promise."""
 
-from __future__ import annotations
-
 import doctest
 import json
 import re

@@ -1,7 +1,5 @@
 """The fleet's own inferences are left out of what clients read, whatever comes of them."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Small inferences: a model's own sample, else zeros for every kind of input, in KServe's binary layout."""
 
-from __future__ import annotations
-
 import json
 import struct
 from pathlib import Path

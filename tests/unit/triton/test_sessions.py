@@ -1,7 +1,5 @@
 """Calls of servers from an event loop."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

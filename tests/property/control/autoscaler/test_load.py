@@ -1,7 +1,5 @@
 """Whatever arrives, is proposed, fails or is killed: what load control promises."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

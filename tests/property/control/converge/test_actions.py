@@ -1,8 +1,6 @@
 """Whatever runs and whatever should run: no prefix of the actions leaves a served endpoint unserved,
 and converging again after a crash anywhere ends in the desired fleet."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from random import Random

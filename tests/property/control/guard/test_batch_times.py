@@ -1,7 +1,5 @@
 """Properties of the test of batch times."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """A verdict comes in bounded time where too many answers are late and the host explains none of it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Over any mix of long requests, streams, refusals and faults no answer is cut, and a hang is found."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Any

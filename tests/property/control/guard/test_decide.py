@@ -1,7 +1,5 @@
 """Whatever happens to a fleet, in any order: it stays served, shares have one owner, no redirect storm."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

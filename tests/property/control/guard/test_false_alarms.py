@@ -1,7 +1,5 @@
 """Queue-correlated traffic that keeps its P99 raises no alarm; traffic of a slower server does."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The FAKE of pynvml with one GPU, for programs that a test starts: first in their PYTHONPATH."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`ctl init` on models whose configurations are written: no server starts."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Plans for a GPU that is in no catalogue, from its device file and profiles."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

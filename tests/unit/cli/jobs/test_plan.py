@@ -1,7 +1,5 @@
 """`ctl plan`: options of strategies, and the proof."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

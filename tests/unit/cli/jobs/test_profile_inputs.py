@@ -1,7 +1,5 @@
 """`ctl import`: profiles from files of other tools; what `ctl profile` is given about inputs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

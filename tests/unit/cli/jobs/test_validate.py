@@ -1,7 +1,5 @@
 """`ctl validate --fleet F --seconds N`: what it reads of a fleet's servers, and what it tells."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Decisions about plans under a changing load."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Any
 

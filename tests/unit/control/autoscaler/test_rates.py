@@ -1,7 +1,5 @@
 """Estimates of rates from counts, and the profile of a day."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a plan means: which servers, which routes, and when two servers are the same."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

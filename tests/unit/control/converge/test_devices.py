@@ -1,7 +1,5 @@
 """A plan's GPU ids become devices of a host or a cluster, or what is missing is named."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

@@ -1,7 +1,5 @@
 """The look-ahead's queue against the exact one."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """The test of batch times: sure of a slower server after a few batches, blind to stalls and to traffic."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field
 

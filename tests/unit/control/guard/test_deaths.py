@@ -1,7 +1,5 @@
 """Which endpoint or client is accused of crashing servers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

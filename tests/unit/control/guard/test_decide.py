@@ -1,7 +1,5 @@
 """Each row of the guard's table. What holds in any order of events is in tests/property/control/guard."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

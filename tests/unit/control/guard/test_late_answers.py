@@ -1,7 +1,5 @@
 """Late answers are an alarm when the evidence is enough, and not before, however arrivals are dispersed."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace

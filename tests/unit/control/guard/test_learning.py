@@ -1,7 +1,5 @@
 """When a slow server says something of its model, and what follows for the model's other partitions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

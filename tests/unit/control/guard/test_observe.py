@@ -1,7 +1,5 @@
 """Which partitions a tick looks at: those of which something is new, and those whose time has come."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A P99 above its SLO is seen within two minutes, whatever the share of late answers."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

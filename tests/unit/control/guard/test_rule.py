@@ -1,7 +1,5 @@
 """What of slower batches and late answers together is enough for a redirect, and what the host explains."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

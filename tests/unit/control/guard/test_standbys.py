@@ -1,7 +1,5 @@
 """Starts of servers, and shadows that lend a share, are warm, or stand by for several partitions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

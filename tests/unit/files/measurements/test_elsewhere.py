@@ -1,7 +1,5 @@
 """Readers of other tools' measurements. The files' sources are in tests/data/elsewhere/README.md."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """perf_analyzer's JSON form of real inputs."""
 
-from __future__ import annotations
-
 import base64
 import json
 import struct

@@ -1,7 +1,5 @@
 """Routes over several replicas, with real control ports and no HAProxy."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field

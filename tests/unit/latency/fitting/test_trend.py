@@ -1,7 +1,5 @@
 """The law of a model's solo time, fitted on the eleven points of a profile."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A served fake of the API, to which the environment's kubeconfig leads."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Calls of the API against a served fake: throttling, permissions, tokens, preconditions."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Iterator

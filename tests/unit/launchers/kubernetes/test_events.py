@@ -1,7 +1,5 @@
 """The watch against a served fake: no end is missed, whatever the connection does."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Leader election and the Fleet object, against a served fake of the API."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Iterator
@@ -13,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.domain.fleet import Cluster
-from controlplane.domain.observation import FleetReport, Guarding
+from controlplane.domain.observation import FleetReport, Guarding, WantedFleet
 from launchers.kubernetes import names
 from launchers.kubernetes.api import ClusterApi
 from launchers.kubernetes.leading import lease as election
@@ -154,32 +152,33 @@ def test_a_missing_permission_is_said_once_and_waited_for(cluster: FakeCluster) 
 def test_a_fleet_object_says_what_is_wanted_and_is_told_what_became_of_it(cluster: FakeCluster) -> None:
     made = FleetObject(ClusterApi(Cluster()), "f", "pod-1")
     assert made.read() is None
+
+    def read() -> WantedFleet:
+        found = made.read()
+        assert found is not None
+        return found
+
     cluster.store.create(FLEET, {"metadata": {"name": "f", "generation": 2}, "spec": {"plan": {"gpus": []}}})
-    wanted = made.read()
-    assert wanted is not None
+    wanted = read()
     assert (wanted.plan, wanted.generation, wanted.applied, wanted.ending) == ({"gpus": []}, 2, None, False)
     for devices in ({"cpu-0": "a/cpu-0", "cpu-1": "b/cpu-0"}, {"cpu-0": "a/cpu-0"}):
         made.report(FleetReport(2, True, "Applied", "4 servers", "abc", 2, devices))
         made.read()
     made.hold()
-    again = made.read()
-    assert again is not None
+    again = read()
     assert (again.applied, again.devices) == ("abc", {"cpu-0": "a/cpu-0"})
     lent = Guarding(
         "b", "settling", 1.0, None, False, 1, False, None, "cpu-0", 30.0, "s", {"a": "HUNG"}, True
     )
     made.remember([lent])
     cluster.store.edit(FLEET, lambda fleet: fleet["status"]["guarding"][0].update(newer=1))
-    kept = made.read()
-    assert kept is not None
+    kept = read()
     assert (kept.applied, kept.guarding) == ("abc", (lent,))
     stored = cluster.store.get(FLEET)
     assert stored["metadata"]["finalizers"] == [FINALIZER]
     assert stored["status"]["leader"] == "pod-1"
     made.report(FleetReport(3, False, "Invalid", "gpus: is missing"))
-    failed = made.read()
-    assert failed is not None
-    assert failed.applied is None
+    assert read().applied is None
     made.release()
     assert cluster.store.get(FLEET)["metadata"]["finalizers"] == []
 

@@ -1,7 +1,5 @@
 """A Fleet object and commands in its leader's pod, from outside, against a served fake of the API."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 
@@ -40,6 +38,11 @@ def orders(cluster: FakeCluster) -> FleetOrders:
     return FleetOrders(Cluster(), "f")
 
 
+def controller(name: str) -> FleetObject:
+    """The object as a controller's pod has it."""
+    return FleetObject(ClusterApi(Cluster()), "f", name)
+
+
 def add_controller(cluster: FakeCluster, name: str, phase: str = "Running") -> None:
     pod = {"metadata": {"name": name, "labels": CONTROLLER}, "spec": {"containers": []}}
     cluster.store.create(("pods", "trisect", name), {**pod, "status": {"phase": phase}})
@@ -57,13 +60,13 @@ def test_the_controllers_report_is_read(orders: FleetOrders) -> None:
     orders.put(manifest(30))
     assert orders.report() is None
     said = FleetReport(1, True, "Applied", "4 servers", "abc", 2, {"cpu-0": "a/cpu-0"})
-    FleetObject(ClusterApi(Cluster()), "f", "c-1").report(said)
+    controller("c-1").report(said)
     assert orders.report() == said
 
 
 def test_the_object_has_columns_conditions_and_events(cluster: FakeCluster, orders: FleetOrders) -> None:
     orders.put(manifest(30))
-    kept = FleetObject(ClusterApi(Cluster()), "f", "c-1")
+    kept = controller("c-1")
     assert kept.read() is not None
     kept.begin(1)
     kept.report(FleetReport(1, True, "Applied", "4 servers", "abc", 2, {}))
@@ -87,16 +90,10 @@ def test_the_object_has_columns_conditions_and_events(cluster: FakeCluster, orde
 def test_a_condition_keeps_its_time_while_it_holds(cluster: FakeCluster, orders: FleetOrders) -> None:
     orders.put(manifest(30))
     old = "2026-01-01T00:00:00Z"
-    kept = {
-        "type": "Applied",
-        "status": "True",
-        "reason": "Applied",
-        "message": "",
-        "lastTransitionTime": old,
-    }
+    kept = {"type": "Applied", "status": "True", "reason": "", "message": "", "lastTransitionTime": old}
     cluster.store.edit(("fleets", "trisect", "f"), lambda obj: obj.update(status={"conditions": [kept]}))
     for applied, stays in ((True, True), (False, False)):
-        fleet = FleetObject(ClusterApi(Cluster()), "f", "c-2")
+        fleet = controller("c-2")
         fleet.read()
         fleet.report(FleetReport(1, applied, "Said", ""))
         conditions = cluster.store.get(("fleets", "trisect", "f"))["status"]["conditions"]
@@ -110,7 +107,7 @@ def test_a_command_runs_in_the_leaders_pod(
         add_controller(cluster, name)
         cluster.commands[name] = (f"from {name} – late\n", 1)
     orders.put(manifest(30))
-    FleetObject(ClusterApi(Cluster()), "f", "c-2").report(FleetReport(1, True, "Applied", ""))
+    controller("c-2").report(FleetReport(1, True, "Applied", ""))
     assert orders.run_by_leader("ctl", "status", "--check") == 1
     assert cluster.executed == [("c-2", ["ctl", "status", "--check"])]
     assert capsys.readouterr().out == "from c-2 – late\n"
@@ -139,7 +136,7 @@ def test_a_command_that_did_not_start_is_an_error() -> None:
 def test_a_followed_plan_is_kept_for_its_generation_alone(cluster: FakeCluster, orders: FleetOrders) -> None:
     orders.put(manifest(30))
     orders.put_profiles({"cpu/m.json": "{}"})
-    leader, following = (FleetObject(ClusterApi(Cluster()), "f", name) for name in ("c-1", "c-2"))
+    leader, following = (controller(name) for name in ("c-1", "c-2"))
     assert following.followed(1) is None
     leader.follow({"percent": 60}, 1)
     assert (following.followed(1), following.followed(2)) == ({"percent": 60}, None)
@@ -160,7 +157,7 @@ def test_a_document_that_was_changed_by_hand_is_named(
     cluster: FakeCluster, orders: FleetOrders, content: bytes | None
 ) -> None:
     orders.put(manifest(30))
-    leader = FleetObject(ClusterApi(Cluster()), "f", "c-1")
+    leader = controller("c-1")
     leader.follow({"percent": 60}, 1)
     (kept,) = cluster.store.select("configmaps", "trisect", {})
     text = "~" if content is None else base64.b64encode(content).decode()

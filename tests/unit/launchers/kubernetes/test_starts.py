@@ -1,7 +1,5 @@
 """Starts and stops that a cluster refuses or never finishes, against a served fake without a kubelet."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace

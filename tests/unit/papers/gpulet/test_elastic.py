@@ -1,7 +1,5 @@
 """Alg 1 as printed: FINDBESTFIT and TEMPORALSCHEDULING on the surrogate of an RTX 2080 Ti."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

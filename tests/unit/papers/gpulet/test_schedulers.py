@@ -1,7 +1,5 @@
 """gpulet's schedulers on the surrogate of an RTX 2080 Ti."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import planning

@@ -1,7 +1,5 @@
 """A GPU's counters as coefficients: figures made up, the arithmetic checked against Eq 4-11 forwards."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

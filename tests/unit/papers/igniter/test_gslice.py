@@ -1,7 +1,5 @@
 """GSLICE+ on iGniter's workloads, beside what its authors report (Fig 14, Table 1, Sec. 5.3)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import planning

@@ -1,8 +1,7 @@
 """Eq 1-11 against what was published of them, and the refit of Eq 11."""
 
-from __future__ import annotations
-
 import numpy as np
+import planning
 import pytest
 
 from controlplane.domain.device import CPU_GRID, Device, ShareKind
@@ -13,14 +12,8 @@ from controlplane.latency.protocol import Slots
 from controlplane.papers.igniter import latency as igniter
 
 
-def v100() -> igniter.Igniter:
-    kind = catalogue.device("v100")
-    assert kind is not None
-    return igniter.fit(catalogue.profiles("v100"), kind)
-
-
 def test_published_coefficients_give_the_published_errors() -> None:
-    model = v100()
+    model = planning.v100().latency
     assert dict(zip(model.models, model.alone_error.round(3).tolist(), strict=True)) == {
         "alexnet": 0.018,
         "resnet50": 0.037,
@@ -31,7 +24,7 @@ def test_published_coefficients_give_the_published_errors() -> None:
 
 
 def test_neighbours_slow_and_alone_nobody_does() -> None:
-    model = v100()
+    model = planning.v100().latency
     alone = model.estimate(Slots.alone([2], [6], [37.5])).execution_ms[0, 0]
     three = model.estimate(Slots.of([[0, 1, 2]], [[4, 8, 6]], [[10, 30, 37.5]])).execution_ms[0]
     assert three[2] > alone
@@ -41,7 +34,7 @@ def test_neighbours_slow_and_alone_nobody_does() -> None:
 
 def test_the_power_cap_lowers_the_clock() -> None:
     # Five copies of VGG-19 ask for more than 300 W (Eq 9, 10).
-    model = v100()
+    model = planning.v100().latency
     found = model.estimate(Slots.of([[2] * 5], [[32] * 5], [[20] * 5]))
     assert found.power_w[0] == 300.0
 

@@ -1,11 +1,9 @@
-from __future__ import annotations
-
 import numpy as np
+import planning
 import pytest
 
 from controlplane.domain.device import MPS_GRID, Device, ShareKind
 from controlplane.domain.profile import ColocationPoint, Environment, Measurement, Neighbour, Profile
-from controlplane.files import catalogue
 from controlplane.latency import evaluate
 from controlplane.latency.protocol import Slots
 from controlplane.papers.igniter import latency as igniter
@@ -75,9 +73,8 @@ def test_the_coefficients_that_made_the_points_are_found() -> None:
 
 
 def test_on_the_v100_pairs_it_misses_less_than_the_published_coefficients() -> None:
-    device, profiles = catalogue.device("v100"), catalogue.profiles("v100")
-    assert device is not None
-    document = evaluate.leave_batch_sizes_out(device, profiles, ["igniter", "igniter-refit"])
+    v100 = planning.v100()
+    document = evaluate.leave_batch_sizes_out(v100.pool.device, v100.profiles, ["igniter", "igniter-refit"])
     models = document["latency_models"]
     published = models["igniter"]["overall"]  # type: ignore[index]
     # Full Eq 1-11 on the 750 pairs: 3.66 %, p95 9.7.

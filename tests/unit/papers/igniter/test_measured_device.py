@@ -3,8 +3,6 @@
 The driver's answers are those of the V100 on which iGniter measured: 300 W, 1530 MHz, 53.5 W idle, PCIe 3.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """What a faithful iGniter must give, by the paper and the authors' prototype."""
 
-from __future__ import annotations
-
 import planning
 import pytest
 from planning import TABLE_1, layout, planned, published, workload

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import inss_instances as instances
 import numpy as np
 from inss_instances import tables

@@ -1,7 +1,5 @@
 """Requests of several inferences, in the judge's queue and in plans."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

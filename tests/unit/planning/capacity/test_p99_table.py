@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import make_p99_table
 import numpy as np
 import planning

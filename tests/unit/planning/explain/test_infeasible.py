@@ -1,7 +1,5 @@
 """What is said of a workload that has no place: fragmented room, clients, and models that run out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import planning

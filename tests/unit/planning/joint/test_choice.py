@@ -1,7 +1,5 @@
 """GPUs are counted and not enough for all: who is served, and what the others are told."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Shadows that must cover what the spec demands."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import planning

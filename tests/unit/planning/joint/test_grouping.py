@@ -1,7 +1,5 @@
 """Workloads that share a queue: who may, what it saves, and what a plan tells of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 
@@ -75,6 +73,15 @@ def test_no_pool_is_larger_than_a_slot_of_the_gateway() -> None:
     assert f"no pool of up to {MOST_SERVERS} servers" in refused.reason
     assert refused.nearest_rate_rps is not None
     assert plan.verified
+
+
+def test_a_server_has_an_id_of_its_own_whatever_workloads_are_called() -> None:
+    called_as_a_server = replace(workload("a-1", "vgg19", 60.0, 20.0), isolated=True)
+    plan = joint_p99([workload("a", "ssd", 60.0, 500.0), called_as_a_server])
+    assert plan.verified
+    ids = [p.id for _, p in plan.partitions()]
+    assert {"a-1", "a-2"} < set(ids)
+    assert len(ids) == len(set(ids))
 
 
 def test_a_shadow_elsewhere_stands_in_for_one_server_of_its_pool() -> None:

@@ -1,7 +1,5 @@
 """Families side by side: which pairs pay, what their parts are prepared for, what a plan makes of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Families cut into groups that fill what serves them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from controlplane.planning.joint.offers import PART, WHOLE, Offers

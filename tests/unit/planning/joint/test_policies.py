@@ -1,7 +1,5 @@
 """Shadows whose policy the plan decides: hot where that costs no GPU more, else warm."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import planning

@@ -1,7 +1,5 @@
 """Partitions spread over the GPUs that a plan has anyhow."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

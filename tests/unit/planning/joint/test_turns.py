@@ -1,7 +1,5 @@
 """Light models of different families that take turns in one partition."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

@@ -1,7 +1,5 @@
 """What shadows get and cover and what survives a lost GPU, compared with plans judged in that state."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

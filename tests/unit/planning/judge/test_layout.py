@@ -1,7 +1,5 @@
 """GPUs as arrays: one column for each model that a partition serves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a plan says of the memory of its servers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

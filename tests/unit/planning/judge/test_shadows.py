@@ -1,7 +1,5 @@
 """Where shadows stand, and what they add: of layouts made by hand, whatever a search finds."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Where a plan's execution times come from."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import build

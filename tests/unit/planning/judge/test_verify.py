@@ -1,7 +1,5 @@
 """Each rule of the judge, broken alone."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

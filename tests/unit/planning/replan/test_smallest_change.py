@@ -1,7 +1,5 @@
 """The smallest change of a running plan that holds other rates, and what its GPUs hold beyond those."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

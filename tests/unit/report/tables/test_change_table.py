@@ -1,7 +1,5 @@
 """What a plan changes about the one before, as a person reads it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What the table of a plan says below its lines."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The table of a fleet's faults."""
 
-from __future__ import annotations
-
 import io
 import re
 

@@ -1,7 +1,5 @@
 """A fleet of one partition on a host of three cores."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

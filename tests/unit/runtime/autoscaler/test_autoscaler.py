@@ -1,7 +1,5 @@
 """Load control in a controller: what is proposed and applied, and what the next controller goes on from."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

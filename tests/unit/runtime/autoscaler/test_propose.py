@@ -1,7 +1,5 @@
 """The plan with which a fleet follows its load."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A followed plan in a cluster: pods that wait for nodes, and what is applied without them."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Sequence

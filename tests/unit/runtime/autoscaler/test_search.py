@@ -1,7 +1,5 @@
 """The process that looks for a plan."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

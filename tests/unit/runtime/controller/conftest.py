@@ -1,7 +1,5 @@
 """An observer of one server, and that server as one that hangs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """What a new controller takes a server that it finds for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path

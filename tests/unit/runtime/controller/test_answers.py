@@ -1,7 +1,5 @@
 """Ended requests as answers, those in flight, and the logs of several replicas over real control ports."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math

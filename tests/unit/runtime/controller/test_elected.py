@@ -1,7 +1,5 @@
 """A leader's dealings with its Fleet object; nothing runs."""
 
-from __future__ import annotations
-
 import hashlib
 import threading
 import time

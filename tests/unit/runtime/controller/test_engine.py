@@ -1,7 +1,5 @@
 """What the engine and the launcher say of servers, while the engine answers and while it does not."""
 
-from __future__ import annotations
-
 import math
 import threading
 from dataclasses import replace

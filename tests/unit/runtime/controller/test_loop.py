@@ -1,7 +1,5 @@
 """What a command does between the controller's look and its act: no real command can be timed to do it."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What the guard sees of servers: by their canaries, their counters, the log, and what the engine says."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import time

@@ -1,7 +1,5 @@
 """What servers are asked to know whether they live."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections import Counter

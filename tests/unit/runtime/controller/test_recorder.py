@@ -1,7 +1,5 @@
 """What is written down of each minute, and read again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import build

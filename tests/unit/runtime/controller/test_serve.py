@@ -1,7 +1,5 @@
 """What a guard that fails leaves behind."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any, cast

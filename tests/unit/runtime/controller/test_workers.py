@@ -1,7 +1,5 @@
 """Starts, drains and stops beside the loop: how long a server may take to end, and what is put off."""
 
-from __future__ import annotations
-
 import json
 import math
 import socket

@@ -1,7 +1,5 @@
 """The forced violation on a history of the test's own."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

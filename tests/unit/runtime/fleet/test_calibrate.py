@@ -1,7 +1,5 @@
 """What a running fleet teaches, and what it does not."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any, cast

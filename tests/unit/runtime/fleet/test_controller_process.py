@@ -1,7 +1,5 @@
 """One controller a fleet, and those who ask for it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

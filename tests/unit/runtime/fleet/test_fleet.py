@@ -1,7 +1,5 @@
 """An apply that is cut short: no real server can be made to refuse to end just then."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """A fleet whose Fleet object controllers keep, from outside: what is written, awaited and refused."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path

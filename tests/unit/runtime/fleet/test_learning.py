@@ -1,7 +1,5 @@
 """What a fleet learns while it serves, and the plan that follows."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

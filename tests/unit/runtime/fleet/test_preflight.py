@@ -1,7 +1,5 @@
 """What an apply refuses and warns of before and after it changes anything."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A fleet's models: pinned at an apply, rendered for its servers, and removed when nothing needs them."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os

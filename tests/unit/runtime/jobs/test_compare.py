@@ -1,7 +1,5 @@
 """`ctl compare` from the command line to its documents, on a short list of workloads."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

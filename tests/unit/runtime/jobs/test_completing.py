@@ -1,7 +1,5 @@
 """What a model that Triton cannot load costs the others."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator

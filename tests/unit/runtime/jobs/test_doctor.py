@@ -1,7 +1,5 @@
 """What the doctor says of shares, by what a launcher itself has found."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

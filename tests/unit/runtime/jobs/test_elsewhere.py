@@ -1,7 +1,5 @@
 """Profiles of measurements from elsewhere."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Measuring several models: what each comes to, and what holds up the others."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

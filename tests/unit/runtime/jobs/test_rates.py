@@ -1,7 +1,5 @@
 """Rates from a source in place of those of a spec."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `ctl simulate` takes and what it refuses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import build

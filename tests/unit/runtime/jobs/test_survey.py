@@ -1,7 +1,5 @@
 """The survey of a repository, and the skeleton of a spec from it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import csv
 from dataclasses import replace
 from pathlib import Path
