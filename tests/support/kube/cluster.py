@@ -62,6 +62,11 @@ class Cluster:
     def node(self, name: str) -> Node:
         return next(node for node in self.nodes if node.name == name)
 
+    def renewals(self) -> dict[str, str]:
+        """When each node said last that it is alive."""
+        leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+        return {n.name: self.get(f"{leases}/{n.name}")["spec"]["renewTime"] for n in self.nodes}
+
     def add_node(self, labels: Mapping[str, str], *archives: Path) -> Node:
         """Start a further node with these labels and images, and return it once it is ready."""
         number = _FIRST_SUBNET + len(self.nodes)

@@ -110,7 +110,11 @@ def loaded(ports: rig.Ports, rate_rps: int, happens: Callable[[rig.Load], None])
 
 @contextlib.contextmanager
 def without_api_server(cluster: Cluster) -> Iterator[None]:
-    """Within, and for a minute from its beginning on, the API server is away."""
+    """Within, and for a minute from its beginning on, the API server is away.
+
+    At the end its nodes are ready again: for some seconds it takes them for lost, which it did not hear of.
+    """
+    before = cluster.renewals()
     cluster.control_plane.stop_api_server()
     try:
         began = time.monotonic()
@@ -118,6 +122,9 @@ def without_api_server(cluster: Cluster) -> Iterator[None]:
         until(lambda: time.monotonic() > began + WITHOUT_API_S, 2 * WITHOUT_API_S)
     finally:
         cluster.control_plane.start_api_server()
+        until(lambda: before.items().isdisjoint(cluster.renewals().items()), PATIENCE_S, "nodes are heard of")
+        for node in cluster.nodes:
+            cluster.await_until(f"/api/v1/nodes/{node.name}", is_true("Ready"))
 
 
 def active(load: rig.Load) -> str:
