@@ -57,6 +57,13 @@ class ClusterHost(Ctl):
         )
         (self.repository / "echo" / "config.pbtxt").write_text((ECHO / "config.pbtxt").read_text())
 
+    def processes(self, **environment: str) -> list[psutil.Process]:
+        """Those with its state: another namespace's fleet may have the same name. The pods are the cluster's."""
+        return super().processes(XDG_STATE_HOME=self.environment["XDG_STATE_HOME"], **environment)
+
+    def all_processes(self) -> list[psutil.Process]:
+        return self.processes()
+
     def pods(self) -> list[dict[str, Any]]:
         """The fleet's pods."""
         where = f"/api/v1/namespaces/{self.namespace}/pods"
