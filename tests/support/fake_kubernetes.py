@@ -391,6 +391,8 @@ class Serving:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._runner: web.AppRunner | None = None
+        self._listening: socket.socket | None = None
+        self._accepted: list[asyncio.Task[Any]] = []
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             cluster.port = free.getsockname()[1]
@@ -412,10 +414,21 @@ class Serving:
         # Watches never end by themselves: they are cut.
         self._runner = web.AppRunner(self._cluster.application(), shutdown_timeout=0.1, access_log=None)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self._cluster.port, reuse_address=True).start()
+        self._listening = socket.create_server(("127.0.0.1", self._cluster.port), backlog=128)
+        self._listening.setblocking(False)
+        self._loop.add_reader(self._listening, self._accept, self._listening, self._runner.server)
+
+    def _accept(self, listening: socket.socket, serve: Any) -> None:
+        accepted, _ = listening.accept()
+        self._accepted.append(self._loop.create_task(self._loop.connect_accepted_socket(serve, accepted)))
 
     async def _shut(self) -> None:
-        if self._runner is not None:
+        """Accept no more, then close what was accepted: a site leaves open what comes while it is stopped."""
+        if self._runner is not None and self._listening is not None:
+            self._loop.remove_reader(self._listening)
+            self._listening.close()
+            await asyncio.gather(*self._accepted)
+            self._accepted.clear()
             await self._runner.cleanup()
             self._runner = None
 

@@ -58,7 +58,7 @@ class ClusterHost(Ctl):
         (self.repository / "echo" / "config.pbtxt").write_text((ECHO / "config.pbtxt").read_text())
 
     def processes(self, **environment: str) -> list[psutil.Process]:
-        """Those with its state: another namespace's fleet may have the same name. The pods are the cluster's."""
+        """Those with its state, for another namespace's fleet may have its name; pods are the cluster's."""
         return super().processes(XDG_STATE_HOME=self.environment["XDG_STATE_HOME"], **environment)
 
     def all_processes(self) -> list[psutil.Process]:
