@@ -68,6 +68,14 @@ def test_a_profile_without_the_time_of_a_request_keeps_its_meaning() -> None:
     assert judged_p99_ms(old, 1) == judged_p99_ms(device(), 1)
 
 
+@pytest.mark.parametrize(("client_batch", "requests"), [(1, 8), (4, 2), (8, 1)])
+def test_the_judge_counts_the_requests_of_a_full_batch(client_batch: int, requests: int) -> None:
+    gpus = plan_of(client_batch).gpus
+    found = evaluate(gpus, {"cpu": device()}, Terms(Rule.P99, 0.5))["cpu"]
+    expected = 2.0 * (FIXED_MS + EACH_MS * 8 + REQUEST_MS * requests)
+    assert found.times.execution_ms[0, 0] == pytest.approx(expected, rel=1e-6)
+
+
 @pytest.mark.parametrize("client_batch", [1, 4, 8])
 def test_the_judge_and_the_simulator_agree(client_batch: int) -> None:
     of = device()

@@ -119,6 +119,17 @@ def test_a_doubled_rate_is_planned_for_within_twenty_seconds() -> None:
     assert rates[1] == 50.0, "an increase takes from no workload"
 
 
+@pytest.mark.parametrize(("workloads", "more"), [(3, ""), (5, "; and 2 more workloads")])
+def test_a_reason_names_three_workloads_and_counts_the_others(workloads: int, more: str) -> None:
+    run = Run((100.0,) * workloads)
+    run.poisson(60, *(90.0,) * workloads)
+    for _ in range(20):
+        run.second(*(250.0,) * workloads)
+    reason = next(effect.reason for _, effect in run.effects if isinstance(effect, Propose))
+    assert reason.count("/s planned") == 3
+    assert reason.endswith(f"/s planned{more}")
+
+
 def test_ten_minutes_of_a_noisy_rate_at_a_threshold_move_at_most_once() -> None:
     for seed in range(6):
         run = Run((100.0,))

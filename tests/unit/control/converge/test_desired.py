@@ -14,6 +14,7 @@ from controlplane.control.converge.desired import (
     as_moved,
     desired_fleet,
     moved,
+    planned_servers,
     successor,
 )
 from controlplane.control.converge.redirect import companions, redirected
@@ -47,6 +48,7 @@ def fleet(
     plan_hash: str = "h",
     shared: SharedShadow | None = None,
     turns: bool = False,
+    fleet_wide_calls: bool = False,
 ) -> Desired:
     gpu = PlannedGpu("v100-0", "v100", partitions, shared=shared)
     plan = Plan("igniter", Rule.P99, "ours", (gpu,))
@@ -54,7 +56,14 @@ def fleet(
         one: Rendered(f"/r/{one}", content, turns) for one in (*(p.id for p in partitions), "standby")
     }
     devices = {"v100-0": "GPU-uuid"}
-    return desired_fleet(plan, fleet="f", plan_hash=plan_hash, rendered=rendered, devices=devices)
+    return desired_fleet(
+        plan,
+        fleet="f",
+        plan_hash=plan_hash,
+        rendered=rendered,
+        devices=devices,
+        fleet_wide_calls=fleet_wide_calls,
+    )
 
 
 def name(desired: Desired, partition: str, role: Role) -> str:
@@ -68,6 +77,7 @@ def test_a_pool_is_one_route_over_its_partitions() -> None:
     active = tuple(name(desired, p, Role.ACTIVE) for p in ("W-1", "W-2"))
     assert desired.routes == {"W": NamedRoute(active, name(desired, "W-1", Role.SHADOW))}
     assert {s.device for s in desired.servers.values()} == {"GPU-uuid"}
+    assert tuple(spec.name for spec in planned_servers(desired).values()) == active
 
 
 @pytest.mark.parametrize("turns", [False, True])
@@ -97,7 +107,11 @@ def test_no_shadow_where_the_policy_says_none() -> None:
 def test_the_name_changes_with_all_that_is_fixed_and_nothing_else() -> None:
     same = fleet(part("W", "W"), plan_hash="other")
     assert set(same.servers) == set(fleet(part("W", "W")).servers), "the plan's hash decides nothing"
-    for changed in (fleet(part("W", "W"), content="d"), fleet(replace(part("W", "W"), percent=35))):
+    for changed in (
+        fleet(part("W", "W"), content="d"),
+        fleet(replace(part("W", "W"), percent=35)),
+        fleet(part("W", "W"), fleet_wide_calls=True),
+    ):
         assert name(changed, "W", Role.ACTIVE) not in same.servers
 
 
@@ -246,6 +260,8 @@ def test_a_shared_shadow_is_one_server_that_backs_all_its_partitions_up() -> Non
     assert desired.servers[standby].endpoints == ("a", "b", "c")
     assert (desired.servers[standby].percent, desired.servers[standby].memory_mb) == (40.0, 900.0)
     assert {route.backup for route in desired.routes.values()} == {standby}
+    planned = {partition: spec.name for partition, spec in planned_servers(desired).items()}
+    assert planned == {"standby": standby, **{p: name(desired, p, Role.ACTIVE) for p in "abc"}}
 
 
 def test_to_a_shared_shadow_an_endpoint_moves_without_the_others() -> None:

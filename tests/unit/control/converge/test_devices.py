@@ -71,6 +71,11 @@ def test_a_gpu_stays_on_its_device_while_another_node_is_away() -> None:
     }
 
 
+def test_a_new_gpu_that_is_placed_first_takes_no_device_of_an_earlier_one() -> None:
+    asked, known = plan(gpu("cpu-0", "cpu-1"), gpu("cpu-1"), gpu("cpu-2")), {"cpu-2": "n0/cpu-0"}
+    assert map_devices(asked, nodes(2, 1), known) == {"cpu-0": "n0/cpu-1", "cpu-1": "n1/cpu-0", **known}
+
+
 def test_a_node_selector_leaves_other_nodes_out() -> None:
     asked = plan(gpu("cpu-0", selector={"pool": "x"}))
     with pytest.raises(InputError, match="has the labels pool=x"):

@@ -93,6 +93,11 @@ def test_batches_are_compared_with_the_plan_from_the_first_on(factor: float) -> 
     assert batch_times.recently_beside_plan(times) == pytest.approx(factor, rel=0.3)
 
 
+def test_batches_that_all_take_as_long_leave_no_doubt_of_their_time_beside_the_plan() -> None:
+    same = [Answer(float(i), 12.0, False, "w", "s") for i in range(100)]
+    assert batch_times.beside_plan(weigh(BatchTimes(), same)) == pytest.approx((2.0, 0.0), abs=1e-6)
+
+
 @pytest.mark.parametrize("factor", [0.9, 1.0, 1.5])
 @pytest.mark.parametrize("rate_rps", [5.0, 50.0, 200.0])
 def test_the_time_outside_of_batches_is_no_part_of_theirs(rate_rps: float, factor: float) -> None:
@@ -196,6 +201,12 @@ def test_a_batch_that_two_looks_share_is_one_batch() -> None:
     assert times.baseline.means[1] == pytest.approx(whole.baseline.means[1], rel=0.05)
 
 
+def test_the_answers_of_a_batch_under_way_wait_for_its_end() -> None:
+    under_way = [Answer(1.0 + 0.0002 * i, 10.0, False, "w", "s") for i in range(3)]
+    times, counted = look(BatchTimes(), under_way, 0.0)
+    assert (times.open, counted) == (tuple(under_way), [])
+
+
 def test_the_slowdown_is_that_of_the_batches_since_the_suspicion() -> None:
     queue = Queue()
     times = weigh(learned(queue), queue.answers(60, slowdown=2.0))
@@ -210,6 +221,8 @@ def test_sizes_without_a_record_take_their_part_of_the_next_smaller_one() -> Non
     times = BatchTimes(baseline.EMPTY._replace(counts=counts, means=means))
     assert baseline.usual_s(times.baseline, 4) == (0.010, 0.010, 0.015, 0.020)
     assert baseline.usual_s(BatchTimes().baseline, 4) == ()
+    counts[16], means[16] = 99.0, 0.050
+    assert baseline.usual_s(times.baseline, 16)[-1] == 0.050, "the largest with a place of its own"
 
 
 def test_a_batch_after_a_rest_has_a_record_of_its_own() -> None:

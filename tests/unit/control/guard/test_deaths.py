@@ -1,5 +1,6 @@
 """Which endpoint or client is accused of crashing servers."""
 
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -81,6 +82,7 @@ def test_the_one_endpoint_or_client_with_a_request_open_at_every_one_of_three_de
     assert fleet.refused == ([] if refused is None else [(refused, LIMITS.refused_s)])
     said = [e for e in of(Report, fleet.bench.effects) if "ctl limit remove text" in e.reason]
     assert len(said) == len(fleet.refused)
+    assert all(re.match(r"3 servers died within (8\.4|10\.2) s, each with", one.reason) for one in said)
 
 
 def test_deaths_of_a_pools_members_count_together() -> None:

@@ -52,6 +52,19 @@ def test_larger_and_larger_until_nothing_is_left_and_then_loudly_once() -> None:
     assert b.phase() is Phase.GUARDED
 
 
+def test_an_alarm_that_waited_for_a_shadow_is_forgotten_where_nothing_follows_it() -> None:
+    b = bench(standby=False)
+    b.tick(200)
+    b.tick(10, late=["W1"])
+    assert "its shadow is not ready yet" in b.said()
+    b.tick(round(LIMITS.calm_s / TICK_S) + 10)
+    b.ready()
+    b.tick(50)
+    assert b.moved() == []
+    assert b.state.watches["W1"].broken_s is None
+    assert b.phase() is Phase.GUARDED
+
+
 def test_a_broken_slo_is_reported_though_nothing_moves_and_so_is_its_end() -> None:
     b = bench()
     for _ in range(12):

@@ -175,6 +175,24 @@ def test_routes_of_an_earlier_leader_are_refused(replicas: list[Running]) -> Non
     assert later.routes() == {}
 
 
+@pytest.mark.parametrize("others", [1, 99])
+def test_a_commit_that_another_program_came_before_is_tried_again_a_few_times(
+    replicas: list[Running], monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    replica, take, before = replicas[0].replica, replicas[0].replica.take, [Route((TWO,))] * others
+
+    def taken_after_another(table: Table) -> bool:
+        if before:
+            take(Table(table.generation, {"another": before.pop()}))
+        return take(table)
+
+    monkeypatch.setattr(replica, "take", taken_after_another)
+    gives_up = others > 1
+    with pytest.raises(GatewayError, match="try again") if gives_up else contextlib.nullcontext():
+        over(replicas).commit(ROUTES)
+    assert replica.table.routes == ({"another": Route((TWO,))} if gives_up else ROUTES)
+
+
 def test_an_order_that_replicas_would_not_keep_is_refused() -> None:
     gateway = over([])
     gateway.arrange({})

@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.planning.explain.explain import explain
-from controlplane.planning.judge.evaluate import Terms, evaluate, evaluate_changed
+from controlplane.planning.judge.evaluate import Terms, evaluate, evaluate_changed, with_guest
 from controlplane.planning.judge.layout import Layout
 from controlplane.planning.judge.verify import verify
 from controlplane.planning.replan.differences import Change, changes
@@ -64,6 +64,17 @@ def test_an_active_shadow_is_judged_as_a_partition_of_its_share() -> None:
     assert found.p99_ms[0, 0] == larger.p99_ms[0, 0] < base.p99_ms[0, 0]
 
 
+def test_an_active_shadow_on_another_gpu_stays_a_server_of_its_pool() -> None:
+    device, (_, one) = planning.v100("ours"), shared_gpu().partitions
+    busy = replace(one, workloads=(replace(one.workloads[0], rate_rps=100.0),))
+    pool = [PlannedGpu(f"v100-{n}", "v100", (replace(busy, id=f"one.{n}"),)) for n in range(2)]
+    base = evaluate(pool, {"v100": device}, TERMS)["v100"]
+    (server,) = pool[0].partitions
+    changed = with_guest(PlannedGpu("v100-2", "v100", ()), server, server.percent, device)
+    found = evaluate_changed(changed, np.array([-1]), base, device, TERMS, base.pools_of(0, server))
+    assert found.p99_ms[0, 0] == base.p99_ms[0, 0]
+
+
 def reasons(*gpus: PlannedGpu) -> list[str]:
     plan = Plan("by-hand", Rule.P99, "ours", gpus, quantile=0.95)
     return [f"{v.subject}: {v.reason}" for v in verify(plan, {"v100": planning.v100("ours")})]
@@ -86,6 +97,17 @@ def test_a_model_that_takes_turns_waits_longer_than_alone() -> None:
     both = evaluate([gpu], devices, TERMS)["v100"]
     assert both.p99_ms[0, 0] > own.p99_ms[0, 0]
     assert both.times.capacity_rps[0, 0] < own.times.capacity_rps[0, 0]
+
+
+def test_a_model_that_takes_turns_executes_as_fast_as_alone() -> None:
+    devices, gpu = {"v100": planning.v100("ours")}, shared_gpu(batch=1)
+    whole = replace(gpu.partitions[0], percent=100.0)
+    alone = replace(whole, models=whole.models[1:], workloads=(whole.workloads[0], whole.workloads[2]))
+    both, own = (
+        evaluate([replace(gpu, partitions=(partition,))], devices, TERMS)["v100"].times.execution_ms[0]
+        for partition in (whole, alone)
+    )
+    assert both[1] == own[0] < 1.0
 
 
 def in_order(gpu: PlannedGpu, *ranks: int | None, batch: int = 1) -> PlannedGpu:

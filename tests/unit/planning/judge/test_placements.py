@@ -6,7 +6,12 @@ import pytest
 from planning import joint_p99, planned, published, v100_with_memory, workload
 
 from controlplane.domain.workload import ShadowPlace, ShadowPolicy, ShadowWish
-from controlplane.planning.judge.placements import largest_batch_in_memory, limit_together, tells_apart
+from controlplane.planning.judge.placements import (
+    largest_batch_in_memory,
+    limit_together,
+    tells_apart,
+    too_large,
+)
 
 
 def test_only_what_the_user_wrote_is_a_limit() -> None:
@@ -73,6 +78,17 @@ def test_a_loaded_shadow_beside_its_server_halves_the_memory(wish: ShadowWish, s
     asked = replace(workload("v", "vgg19", 200.0, 30.0), shadow=wish)
     most = largest_batch_in_memory(asked, device)
     assert servers * (948.0 + 63.0 * most) <= there < servers * (948.0 + 63.0 * (most + 1.0))
+
+
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [(600.0, "it takes 601 MB, and a v100 has 600 MB"), (601.0, None), (None, None)],
+)
+def test_what_exceeds_a_gpu_with_single_requests_is_too_large(there: float | None, said: str | None) -> None:
+    device = v100_with_memory()
+    kind = replace(device.pool.device, memory_mb=there)
+    small = replace(device, pool=replace(device.pool, device=kind))
+    assert too_large(workload("r", "resnet50", 200.0, 30.0), small) == said
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ def test_a_good_plan_is_good() -> None:
     ("number", "change", "said"),
     [
         (0, lambda p: replace(p, percent=91.0), "91 % is no share"),
+        (0, lambda p: replace(p, percent=0.0), "0 % is no share"),
         (0, lambda p: replace(p, percent=math.nan), "is no finite number: percent"),
         (1, lambda p: replace(p, percent=95.0), "shares add up to 110 %"),
         (0, lambda p: served(p, batch=33), "batch 33 is outside 1 to 32"),
