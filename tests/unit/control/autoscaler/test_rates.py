@@ -84,6 +84,9 @@ def test_a_ramp_is_followed_half_as_far_as_it_has_been_seen() -> None:
     near, far = (estimate(rates, h) for h in (5.0, 1000.0))
     assert near.expected[0] == pytest.approx(155.0 + 5.0 * 5, rel=0.01)
     assert far.expected[0] == pytest.approx(155.0 + 5.0 * 6, rel=0.01)
+    # A line's error: of its mean, 127.5 at an age of 5.5 s, and of its slope 10.5 s later.
+    error = math.sqrt(127.5 * (1.0 / 12.0 + 10.5**2 / 143.0))
+    assert near.upper(2.0)[0] == pytest.approx(near.expected[0] + 2.0 * error)
 
 
 def test_a_step_is_rarely_taken_for_the_begin_of_a_ramp() -> None:

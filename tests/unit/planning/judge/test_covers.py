@@ -113,6 +113,13 @@ def test_a_plan_with_a_broken_promise_says_nothing() -> None:
     assert partition.shadow.covers is None
 
 
+@pytest.mark.parametrize(("demanded", "said"), [(1.0, []), (2.0, ["not 2: v100-0 has 0 % left"])])
+def test_a_shadow_that_covers_less_than_is_demanded_is_a_violation(demanded: float, said: list[str]) -> None:
+    asked = replace(workload("v", "vgg19", 60.0, 100.0), shadow=ShadowWish(covers=demanded))
+    plan = laid_out([[(asked, 30.0), (workload("a", "alexnet", 60.0, 10.0), 70.0)]])
+    assert [v.reason.split("times, ")[-1] for v in plan.violations] == said
+
+
 # -- what a shadow gets on top of its partition's share --------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from planning import joint_p99, planned, published
 
 from controlplane.domain.plan import Partition, Plan, PlannedGpu, ServedModel, Shadow
 from controlplane.domain.workload import ShadowPolicy
+from controlplane.planning.judge.evaluate import Terms, judge
 from controlplane.planning.judge.verify import verify
 
 
@@ -39,6 +40,12 @@ def placed(partition: Partition, **changes: object) -> Partition:
     return replace(partition, workloads=(replace(partition.workloads[0], **changes),))  # type: ignore[arg-type]
 
 
+def capacity_rps(partition: Partition) -> float:
+    plan = good()
+    verdicts = judge(plan.gpus, {"v100": planning.v100()}, Terms.of(plan))
+    return next(one.capacity_rps for one in verdicts if one.partition.id == partition.id)
+
+
 def test_a_good_plan_is_good() -> None:
     assert reasons(good(), workloads=True) == ""
 
@@ -60,6 +67,8 @@ def test_a_good_plan_is_good() -> None:
         (0, lambda p: replace(p, workloads=()), "serves no workload"),
         (0, lambda p: placed(p, rate_rps=330.0), "330/s arrive"),
         (0, lambda p: placed(p, slo_ms=40.0), "half its SLO is 20 ms"),
+        # All that it can serve is not too much.
+        (0, lambda p: placed(p, slo_ms=40.0, rate_rps=capacity_rps(p)), "half its SLO is 20 ms"),
         (0, lambda p: placed(p, rate_rps=math.inf), "is no finite number: rate_rps"),
         (0, lambda p: placed(p, rate_rps=-1.0), "rate_rps is -1"),
         (0, lambda p: placed(p, endpoint="W8"), "shares the endpoint W8"),
