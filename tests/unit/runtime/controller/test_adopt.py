@@ -70,7 +70,7 @@ def standby_of(watch: Watch) -> str | None:
         ((ACTIVE, SHADOW), NamedRoute((SHADOW.name,)), SHADOW, None, (ACTIVE,)),
         # Killed while the next shadow started.
         ((SHADOW, LARGER), NamedRoute((SHADOW.name,)), SHADOW, LARGER, ()),
-        # An apply of another plan was killed before its routes moved: what it started stands by for nobody.
+        # An apply of another plan was killed before its routes moved: what it started is no shadow here.
         ((ACTIVE, OTHER), NamedRoute((ACTIVE.name,)), ACTIVE, None, (OTHER,)),
         # Turned over by hand: the planned server is the way back.
         ((ACTIVE, SHADOW), NamedRoute((SHADOW.name,), ACTIVE.name), SHADOW, ACTIVE, ()),
@@ -200,7 +200,7 @@ def test_a_server_found_dead_at_the_take_over_is_told_as_a_redirect() -> None:
         f"{ACTIVE.name} -> {SHADOW.name}: found dead when the fleet was adopted",
     )
     told = Redirect("W1", ACTIVE.name, SHADOW.name, Cause.CRASH)
-    assert found_dead(adopted.state, before, (told,)) == [], "it is told once"
+    assert found_dead(adopted.state, before, (told,)) == [], "one report for each death"
     assert found_dead(adopted.state, {"w1": NamedRoute((SHADOW.name,))}, ()) == []
     assert changed_routes(before, {"w1": NamedRoute((SHADOW.name,))}) == f"w1 -> {SHADOW.name}"
     assert changed_routes(before, {"w1": NamedRoute((ACTIVE.name,))}) == "", "another backup is no news"

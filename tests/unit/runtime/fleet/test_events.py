@@ -189,7 +189,7 @@ def test_a_locked_history_holds_nobody_up_and_gets_what_was_told_meanwhile(
     log.close()
     assert [e.reason for e in history.events()] == ["before", *map(str, range(30))]
     log.write(Event(31.0, "info", "notice", "w", "late"))
-    assert history.events()[-1].reason == "late", "also what is told while the controller ends"
+    assert history.events()[-1].reason == "late", "also an event while the controller ends"
 
 
 def test_commands_write_beside_the_controller(tmp_path: Path) -> None:
