@@ -119,7 +119,7 @@ def loaded(ports: rig.Ports, rate_rps: int, happens: Callable[[rig.Load], None])
 def without_api_server(cluster: Cluster) -> Iterator[None]:
     """Within, and for a minute from its beginning on, the API server is away.
 
-    At the end its nodes are ready again: for some seconds it takes them for lost, which it did not hear of.
+    At the end its nodes take pods again: for some seconds it takes them for lost, which it did not hear of.
     """
     before = cluster.renewals()
     cluster.control_plane.stop_api_server()
@@ -129,9 +129,20 @@ def without_api_server(cluster: Cluster) -> Iterator[None]:
         until(lambda: time.monotonic() > began + WITHOUT_API_S, 2 * WITHOUT_API_S)
     finally:
         cluster.control_plane.start_api_server()
+        back = time.monotonic()
         until(lambda: before.items().isdisjoint(cluster.renewals().items()), PATIENCE_S, "nodes are heard of")
+        until(lambda: time.monotonic() > back + _LOST_S, PATIENCE_S)
         for node in cluster.nodes:
-            cluster.await_until(f"/api/v1/nodes/{node.name}", is_true("Ready"))
+            cluster.await_until(f"/api/v1/nodes/{node.name}", _takes_pods)
+
+
+_LOST_S = 15.0
+"""The time after which no node is taken for lost any more: they are looked at every 5 s."""
+
+
+def _takes_pods(node: dict[str, Any]) -> bool:
+    """Whether a node is ready; the taint of a lost one is taken from it some time later."""
+    return is_true("Ready")(node) and not node["spec"].get("taints")
 
 
 def active(load: rig.Load) -> str:
