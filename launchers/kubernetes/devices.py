@@ -9,7 +9,7 @@ from lightkube.resources.core_v1 import Node, Pod
 from lightkube.resources.resource_v1 import ResourceSlice
 
 from controlplane.domain.device import CPU_DEVICE, HeldDevice
-from controlplane.domain.errors import InputError
+from controlplane.domain.errors import InputError, NotNow
 from controlplane.domain.fleet import ServerSpec
 from launchers.gpu.gpus import check_shares, is_gpu
 from launchers.kubernetes import names
@@ -18,6 +18,9 @@ from launchers.kubernetes.pod import DRIVER, GPU_TAINT, PodPlace, by_claim, by_d
 from launchers.kubernetes.pods import PodState
 
 _CORE = re.compile(r"cpu-\d+")
+_LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_NAMED = 5
+"""The nodes that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +75,15 @@ def placement(api: ClusterApi, spec: ServerSpec, *, make: bool) -> PodPlace:
 
 
 def inventory(api: ClusterApi) -> tuple[HeldDevice, ...]:
-    """Return the devices of all nodes that take pods: each node's cores, then all GPUs."""
-    found = sorted(filter(_takes_pods, api.find(Node)), key=names.object_of)
+    """Return the devices of all nodes that take pods: each node's cores, then all GPUs.
+
+    Raises NotNow where the nodes that could take pods are lost, as for some seconds after the API server was
+    away: which devices there are is not known then.
+    """
+    nodes = sorted(api.find(Node), key=names.object_of)
+    found, lost = [n for n in nodes if _takes_pods(n)], [names.object_of(n) for n in nodes if _is_lost(n)]
+    if lost and not found:
+        raise NotNow(f"no node takes pods; not ready: {', '.join(lost[:_NAMED])}; see `kubectl get nodes`")
     of_nodes = {names.object_of(node): node for node in found}
     cpus = [
         HeldDevice(CPU_DEVICE, f"{name}/{CPU_DEVICE}-{core}", name, _labels(node))
@@ -94,14 +104,24 @@ def _labels(node: Node) -> tuple[tuple[str, str], ...]:
 
 def _takes_pods(node: Node) -> bool:
     """Return whether a node is ready, not cordoned, and without taints that our pods do not tolerate."""
-    spec, status = node.spec, node.status
-    taints = (spec.taints if spec is not None else None) or []
-    ready = [c.status for c in (status.conditions if status is not None else None) or [] if c.type == "Ready"]
-    return (
-        ready == ["True"]
-        and not (spec is not None and spec.unschedulable)
-        and all(taint.key == GPU_TAINT for taint in taints if taint.effect != "PreferNoSchedule")
-    )
+    cordoned = node.spec is not None and node.spec.unschedulable
+    return _is_ready(node) and not cordoned and all(taint == GPU_TAINT for taint in _taints(node))
+
+
+def _is_lost(node: Node) -> bool:
+    """Return whether a node is not ready, or still has the taint of one that was not."""
+    return not _is_ready(node) or any(taint in _LOST for taint in _taints(node))
+
+
+def _is_ready(node: Node) -> bool:
+    conditions = (node.status.conditions if node.status is not None else None) or []
+    return [c.status for c in conditions if c.type == "Ready"] == ["True"]
+
+
+def _taints(node: Node) -> list[str]:
+    """Return the keys of the taints that keep pods away."""
+    found = (node.spec.taints if node.spec is not None else None) or []
+    return [taint.key for taint in found if taint.effect != "PreferNoSchedule"]
 
 
 def cores(node: Node) -> int:

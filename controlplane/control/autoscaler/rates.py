@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,6 +182,10 @@ class _Line:
         trended = (count >= _TREND_FEWEST) & (slope**2 * spread > _TREND_Z**2 * variance)
         return _Line(seen, count, mean, middle, spread, np.where(trended, slope, 0.0), variance)
 
+    def of_rows(self, rows: BoolArray) -> _Line:
+        """The lines of some workloads."""
+        return _Line(*(getattr(self, one.name)[rows] for one in fields(self)))
+
     def level(self, counts: FloatArray) -> FloatArray:
         """The counts without the slope, (workloads, KEPT); 0 where a step does not count."""
         sloped = self.slope[:, None] * (self.middle[:, None] - _AGE)
@@ -195,8 +199,10 @@ def _cut(counts: FloatArray, stretch: IntArray, dispersion: FloatArray) -> IntAr
     """
     line = _Line.of(counts, stretch, dispersion)
     slope_z = np.abs(line.slope) * np.sqrt(line.spread / line.variance)
-    step = _split_z(line, np.where(line.seen, counts, 0.0), dispersion)
-    z = np.where((step.max(axis=1) > slope_z)[:, None], step, _split_z(line, line.level(counts), dispersion))
+    z = _split_z(line, np.where(line.seen, counts, 0.0), dispersion)
+    steady = (line.slope != 0.0) & (z.max(axis=1) <= slope_z)
+    if steady.any():
+        z[steady] = _split_z(line.of_rows(steady), line.level(counts)[steady], dispersion[steady])
     return np.where(z.max(axis=1) > CUT_Z, z.argmax(axis=1) + 1, stretch)
 
 

@@ -65,7 +65,7 @@ def observe(state: GuardState, seen: FleetSeen) -> GuardState:
     since_s = min(state.now_s, seen.since_s)
     watches = dict(present.watches)
     for partition in looked_at:
-        watch = resumed(watches[partition], since_s)
+        watch = watches[partition]
         began_s = max(watch.looked_s, since_s)
         if missed:
             # A host that stood still looks like servers that do; what waited meanwhile is answered late.
@@ -110,14 +110,23 @@ def update(
     ticks_s: tuple[float, float],
     host: HostPart = NO_PART,
 ) -> Watch:
-    """Return the watch after the answers of its active server between two ticks."""
+    """Return the watch after the answers of its active server between two ticks.
+
+    Until the first of them it has rested since it was looked at, as `resumed` says.
+    """
     before_s, now_s = ticks_s
+    rested_s = before_s - watch.looked_s
+    rested = 0.0 < rested_s < math.inf
+    answered_s, worked_s = watch.answered_s, watch.worked_s
+    if rested:
+        answered_s, worked_s = max(answered_s, before_s), max(worked_s, before_s)
     settled = now_s >= watch.settled_s
     broken = False
     recent_part = watch.unexplained
     waiting = max(0, seen.in_flight - watch.in_flight)
     weighed = []
-    for before in watch.queues:
+    for left in watch.queues:
+        before = queues.arrive(left, 0.0, rested_s) if rested else left
         sent = [a for a in answers if a.endpoint in before.promise.endpoints]
         own = [a for a in sent if not a.refused]
         queue, alarm = queues.weigh(before, own, now_s, host)
@@ -131,12 +140,12 @@ def update(
     lives = bool(answers) or seen.progressed
     works = seen.progressed or any(a.shows_work for a in answers)
     idle = not (seen.in_flight or seen.streaming)
-    silent_s = now_s - watch.answered_s if lives and settled else 0.0
+    silent_s = now_s - answered_s if lives and settled else 0.0
     return replace(
         watch,
         queues=tuple(weighed),
-        answered_s=now_s if lives or idle or math.isinf(watch.answered_s) else watch.answered_s,
-        worked_s=now_s if works or idle or math.isinf(watch.worked_s) else watch.worked_s,
+        answered_s=now_s if lives or idle or math.isinf(answered_s) else answered_s,
+        worked_s=now_s if works or idle or math.isinf(worked_s) else worked_s,
         refused_s=now_s if any(a.refused for a in answers) else watch.refused_s,
         longest_s=max(watch.longest_s, silent_s) if math.isfinite(silent_s) else watch.longest_s,
         broken_s=now_s if broken and settled and watch.broken_s is None else watch.broken_s,

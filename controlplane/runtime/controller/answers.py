@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
+from controlplane.control.guard.batch_times import CLOSED_S
 from controlplane.control.guard.observe import AGAIN_S, resumed
 from controlplane.control.guard.state import Watch
 from controlplane.domain.errors import GatewayError
@@ -41,7 +42,7 @@ class AnswerLog:
     """Reads the log of one fleet. `queue_of` is the endpoints of the queue that an endpoint's requests share.
 
     `records` are of the servers by name. The log was last heard at `heard_s`.
-    Answers are kept until their server is looked at, at most for LOOK_S.
+    Answers are kept until their server is looked at, for LOOK_S, or twice that where one is alone.
     """
 
     def __init__(
@@ -77,7 +78,9 @@ class AnswerLog:
         since_s = self._gave_all_s
         if now - since_s >= AGAIN_S:
             self._gave_all_s = now
-            servers = tuple(self._kept)
+            servers = [
+                name for name, kept in self._kept.items() if name in servers or not _may_grow(kept, now)
+            ]
         kept = (self._kept.pop(name, []) for name in servers)
         return since_s, [answer for answers in kept for answer in answers]
 
@@ -129,6 +132,14 @@ class AnswerLog:
                 for one in queue:
                     record.failures.pop(one, None)
                 record.passed(queue, began_s)
+
+
+def _may_grow(kept: Sequence[Answer], now: float) -> bool:
+    """Return whether an answer is alone and so new that others of its batch may follow.
+
+    They are weighed together: of a server with few requests, a look for each answer would see half a batch.
+    """
+    return len(kept) == 1 and not kept[0].failed and now - kept[0].ended_s <= CLOSED_S
 
 
 _REPLICA_AGAIN_S = 2.0
@@ -233,9 +244,11 @@ class OpenRequests:
             -math.inf if record.in_flight.unanswered else record.in_flight_s,
         )
         silent_s = _SILENT_S
-        if not record.in_flight.unanswered and now - since >= _SILENT_S:
+        if not record.in_flight.unanswered:
+            # Its rates only fall while it is silent, so it is looked at again no later than it must be.
+            rested = resumed(watch, now) if now - since >= _SILENT_S else watch
             paused_s = record.in_flight_s - max(record.answered_s, record.active_s)
-            silent_s = _read_after_s(resumed(watch, now), paused_s, servers)
+            silent_s = _read_after_s(rested, paused_s, servers)
         if now - since < silent_s:
             self._silences.put(name, since + silent_s)
             return NOTHING_IN_FLIGHT

@@ -107,6 +107,26 @@ def test_answers_wait_for_the_next_look_at_their_server(rig: Rig, monkeypatch: p
     assert seen.since_s == pytest.approx(clock.now_s - LOOK_S), "the look at which all were given"
 
 
+@pytest.mark.parametrize(
+    ("more", "given"), [({}, 0), ({"http": 503}, 1), ({"ended_s": -0.15}, 1), ({"at_once": 2}, 2)]
+)
+def test_an_answer_alone_waits_for_those_of_its_batch(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any], given: int
+) -> None:
+    """One that failed, is old enough or has others beside it does not."""
+    clock = Clock()
+    for module in (observer_module, answers_module):
+        monkeypatch.setattr(module, "time", clock)
+    rig.answers(seen_by=rested())  # the server is new
+    rig.observer._log._gave_all_s = clock.now_s
+    clock.now_s += LOOK_S
+    ended_s = clock.time() + more.get("ended_s", -0.05)
+    line = ANSWERED._replace(ended_s=ended_s, http=more.get("http", 200))
+    assert len(rig.answers(*[line] * more.get("at_once", 1), seen_by=rested())) == given
+    clock.now_s += LOOK_S
+    assert len(rig.answers(seen_by=rested())) == (0 if given else 1)
+
+
 def test_a_log_that_falls_silent_is_a_trouble(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.health()
     assert rig.observer.troubles == {"engine": "", "monitor": ""}

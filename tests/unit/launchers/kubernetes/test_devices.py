@@ -1,0 +1,59 @@
+"""The devices of a cluster's nodes, against a served fake."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_kubernetes import FakeCluster
+
+from controlplane.domain.errors import NotNow
+from controlplane.domain.fleet import Cluster
+from launchers.kubernetes.launcher import KubernetesLauncher
+
+CONTROL_PLANE = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
+UNREACHABLE = {"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule"}
+
+
+@pytest.fixture
+def launcher(cluster: FakeCluster, tmp_path: Path) -> KubernetesLauncher:
+    return KubernetesLauncher(tmp_path, Cluster())
+
+
+def devices(launcher: KubernetesLauncher) -> list[str]:
+    return [device.name for device in launcher.inventory()]
+
+
+def become(
+    cluster: FakeCluster, name: str, *, ready: str = "True", taint: dict[str, Any] | None = None
+) -> None:
+    def change(node: dict[str, Any]) -> None:
+        node["status"]["conditions"] = [{"type": "Ready", "status": ready}]
+        node["spec"] = {"taints": [taint] if taint else []}
+
+    cluster.store.edit(("nodes", "", name), change)
+
+
+def test_the_cores_of_nodes_that_take_pods(cluster: FakeCluster, launcher: KubernetesLauncher) -> None:
+    assert devices(launcher) == []
+    cluster.add_node("b", cores=1)
+    cluster.add_node("a")
+    assert devices(launcher) == ["a/cpu-0", "a/cpu-1", "b/cpu-0"]
+    become(cluster, "a", ready="Unknown")
+    assert devices(launcher) == ["b/cpu-0"]
+    become(cluster, "b", taint=CONTROL_PLANE)
+    become(cluster, "a", taint=CONTROL_PLANE)
+    assert devices(launcher) == [], "known to be none"
+
+
+@pytest.mark.parametrize(("ready", "taint"), [("Unknown", None), ("False", None), ("True", UNREACHABLE)])
+def test_lost_nodes_are_not_known_to_have_nothing(
+    cluster: FakeCluster, launcher: KubernetesLauncher, ready: str, taint: dict[str, Any] | None
+) -> None:
+    cluster.add_node("a")
+    cluster.add_node("b")
+    become(cluster, "a", ready=ready, taint=taint)
+    become(cluster, "b", taint=CONTROL_PLANE)
+    with pytest.raises(NotNow, match="not ready: a;"):
+        launcher.inventory()
+    become(cluster, "a")
+    assert devices(launcher) == ["a/cpu-0", "a/cpu-1"]
