@@ -49,6 +49,8 @@ _CANARY_THREADS = 32
 """A canary may wait as long as its model takes, and must keep no other one waiting."""
 QUOTA_EVERY_S = 1.0
 QUOTA_HURRIED_S = 0.1
+_UNCOUNTED_EVERY_S = 15.0
+"""Between two readings of a server of which nothing counts the delays, as of a pod's."""
 _NEARLY = 0.5
 """The evidence from which on Triton's counters are read as often as may be; ..."""
 _READ_NOW_AND_THEN_S = 0.5
@@ -216,7 +218,8 @@ class Observer:
             hurried = evidence > _NEARLY or in_flight.unanswered > 0
             self._read_counters(server, now, READ_EVERY_S if hurried else _READ_NOW_AND_THEN_S)
         if doubtful or now - record.answered_s <= LOOK_S:
-            every_s = QUOTA_HURRIED_S if doubtful else QUOTA_EVERY_S
+            calm_s = QUOTA_EVERY_S if record.quota.counts else _UNCOUNTED_EVERY_S
+            every_s = QUOTA_HURRIED_S if doubtful else calm_s
             self._quotas.ask(name, partial(read_quota, self._launcher, server), now, every_s)
         times, signs = record.signs.times(now), record.signs
         if health is Health.READY and in_flight.unanswered and self._is_silent(record, now):

@@ -239,8 +239,9 @@ def read_quota(launcher: Launcher, server: Server) -> QuotaReading:
 
 @dataclass(slots=True)
 class Quota:
-    """What delays a server: its core or its quota, by readings of its counters."""
+    """What delays a server: its core or its quota, by readings of its counters. `counts`: there are some."""
 
+    counts: bool = True
     _readings: deque[QuotaReading] = field(default_factory=deque)
     _delays_s: float = -math.inf
     _delays: Delays | None = None
@@ -251,6 +252,7 @@ class Quota:
 
     def take(self, reading: QuotaReading) -> None:
         """Add a reading."""
+        self.counts = reading.used is not None
         if reading.used is None:
             return
         self._readings.append(reading)

@@ -29,6 +29,7 @@ from controlplane.domain.fleet import Delays, QuotaUse, Role
 from controlplane.domain.observation import OUT_OF_MEMORY, Health, HostSeen, News
 from controlplane.files.waiting import wait_until
 from controlplane.monitor.records import Record
+from controlplane.runtime.controller import answers as answers_module
 from controlplane.runtime.controller import observer as observer_module
 from controlplane.runtime.controller.probes import Outcome, Verdict
 
@@ -369,6 +370,23 @@ def test_a_look_says_what_delays_a_server_and_how_the_host_treats_the_gateway(ri
     delays = Delays(starved=0.25, throttled=0.5)
     assert wait_until(lambda: rig.server().delays == delays, deadline_s=30.0)
     assert rig.observer.look(state()).host == CONTENDED
+
+
+@pytest.mark.parametrize(("counted", "times"), [(None, 3), (QuotaUse(1, 1.0, 0.0, 0.0), 30)])
+def test_what_delays_a_server_is_read_rarely_where_nothing_counts_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, counted: QuotaUse | None, times: int
+) -> None:
+    clock = Clock()
+    for module in (observer_module, answers_module):
+        monkeypatch.setattr(module, "time", clock)
+    rig.engine.quota_use = lambda server: counted
+    asked_s = set()
+    for _ in range(30):
+        clock.now_s += 1.001
+        rig.answers(ANSWERED._replace(ended_s=clock.time()))
+        asked_s.add(rig.observer._quotas.asked_s(SERVER.name))
+        assert wait_until(lambda: not rig.observer._quotas.is_under_way(SERVER.name), deadline_s=30.0)
+    assert len(asked_s) == pytest.approx(times, abs=1)
 
 
 def test_a_server_that_ran_out_of_memory_leaves_its_limit_for_the_next_one(rig: Rig) -> None:
