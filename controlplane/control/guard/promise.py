@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from controlplane.domain.plan import Placement, ServedModel
 
@@ -23,7 +23,8 @@ HIGHEST_LOAD = 0.95
 class Promise:
     """The promise to the requests of one queue: the SLO, at up to this many of them a second.
 
-    `endpoint` is the name the model runs under; `aliases` are the other endpoints that share its queue.
+    `endpoint` is the name the model runs under; `aliases` are the other endpoints that share its queue,
+    `endpoints` all of them.
     `execution_ms` is the predicted time of a full batch and `utilisation` the predicted load, None without a
     prediction. `batch` is the largest batch in requests, `inferences` the planned mean of a request: the
     batch that clients send. The request log shows the time of a batch where the model has one instance.
@@ -52,16 +53,15 @@ class Promise:
     model: str = ""
     client_batch: int = 1
     largest: int = 0
+    endpoints: tuple[str, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "endpoints", (self.endpoint, *self.aliases))
 
     @property
     def batch_s(self) -> tuple[float, ...]:
         """The predicted times of batches in seconds."""
         return tuple(time_ms / 1000.0 for time_ms in self.batch_ms)
-
-    @property
-    def endpoints(self) -> tuple[str, ...]:
-        """All endpoints that share the queue."""
-        return (self.endpoint, *self.aliases)
 
     @property
     def natural_scale(self) -> float:

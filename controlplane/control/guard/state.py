@@ -76,7 +76,8 @@ class GuardedPartition:
 
     `covers` is how many times slower than planned its models may be on the shadow; None where unknown.
     `shared` is the shadow that it shares with other partitions, by its id in the plan and with its share.
-    `names` and `shared_names` begin the names of the servers that are launched.
+    `names` and `shared_names` begin the names of the servers that are launched. `endpoints` are those of all
+    promises: they are routed together.
     """
 
     id: str
@@ -91,11 +92,11 @@ class GuardedPartition:
     shared: tuple[str, float] | None = None
     names: str = ""
     shared_names: str = ""
+    endpoints: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
-    @property
-    def endpoints(self) -> tuple[str, ...]:
-        """Return every endpoint of the partition: they are routed together."""
-        return tuple(endpoint for promise in self.promises for endpoint in promise.endpoints)
+    def __post_init__(self) -> None:
+        every = tuple(endpoint for promise in self.promises for endpoint in promise.endpoints)
+        object.__setattr__(self, "endpoints", every)
 
     def launched(self, number: int) -> str:
         """Return the name of its launched server of this number."""
