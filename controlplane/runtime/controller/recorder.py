@@ -195,12 +195,14 @@ class StatusFile:
         states = {}
         for name, watch in state.watches.items():
             before = self._written.get(name)
-            if before is not None and self._watches.get(name) is watch and self._ending == ending:
-                states[name] = before
-                continue
-            fresh = _guarding(watch, ending, state.now_s, ahead_s)
-            if before is not None and before.phase == fresh.phase:
-                fresh = replace(fresh, since_s=before.since_s)
+            since_s = round(wall_s, 3)
+            if before is not None and before.phase == phase(watch, state.now_s).value:
+                since_s = before.since_s
+                rests = before.retry_at_s is None and self._ending == ending
+                if rests and _stands_as(self._watches.get(name), watch):
+                    states[name] = before
+                    continue
+            fresh = _guarding(watch, ending, state.now_s, ahead_s, since_s)
             if before is not None and before.retry_at_s is not None and fresh.retry_at_s is not None:
                 same = abs(before.retry_at_s - fresh.retry_at_s) < 1.0
                 fresh = replace(fresh, retry_at_s=before.retry_at_s) if same else fresh
@@ -213,13 +215,24 @@ class StatusFile:
             write_guarding(self._path, list(states.values()))
 
 
-def _guarding(watch: Watch, ending: Endings, now_s: float, ahead_s: float) -> Guarding:
+def _stands_as(before: Watch | None, watch: Watch) -> bool:
+    """Return whether only the evidence on a partition is new, as in most looks."""
+    return (
+        before is not None
+        and before.active is watch.active
+        and before.standby is watch.standby
+        and before.launches is watch.launches
+        and before.owned is watch.owned
+    )
+
+
+def _guarding(watch: Watch, ending: Endings, now_s: float, ahead_s: float, since_s: float) -> Guarding:
     starts, standby = watch.launches, watch.standby
     waits = starts.retry_at_s > now_s
     return Guarding(
         partition=watch.partition.id,
         phase=phase(watch, now_s).value,
-        since_s=round(now_s + ahead_s, 3),
+        since_s=since_s,
         standby=standby.server if standby is not None else None,
         standby_ready=standby is not None and standby.since_s <= now_s,
         failed_starts=starts.failures,

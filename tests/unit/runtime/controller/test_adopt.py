@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import build
 import pytest
@@ -13,6 +15,7 @@ from controlplane.control.guard.effects import Cause, Effect, Ending, Launch, Re
 from controlplane.control.guard.promise import Promise
 from controlplane.control.guard.state import (
     GuardedPartition,
+    Launches,
     Limits,
     PlacedServer,
     Share,
@@ -24,6 +27,7 @@ from controlplane.domain.observation import FleetSeen, Guarding, Health, ServerS
 from controlplane.domain.plan import Partition, Placement, Plan, PlannedGpu, Rule, ServedModel
 from controlplane.domain.workload import ShadowPolicy
 from controlplane.files.fleets import FleetSettings, read_guarding
+from controlplane.ports import Clock
 from controlplane.runtime import SystemClock
 from controlplane.runtime.controller.adopt import Adoption, adoption
 from controlplane.runtime.controller.executor import changed_routes, found_dead
@@ -172,6 +176,33 @@ def test_what_is_lent_and_what_ends_is_in_the_file_for_the_next_controller(tmp_p
         (found,) = read_guarding(tmp_path / "guard.json")
         assert (found.owned_gpu, found.owned_percent) == ("cpu-0", 50.0)
         assert (found.active, found.ending) == (SHADOW.name, ending)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "shown"),
+    [
+        ("active", PlacedServer(SMALL.name, "cpu-0", 50.0), {"active": SMALL.name}),
+        ("standby", PlacedServer(SMALL.name, "cpu-0", 50.0), {"standby": SMALL.name}),
+        ("launches", Launches(failures=2), {"failed_starts": 2}),
+        ("owned", Share("cpu-0", 40.0), {"owned_percent": 40.0}),
+        ("down", True, {"phase": "down"}),
+        ("looked_s", 2.0, {"since_s": 1e9}),
+    ],
+)
+def test_what_changes_of_a_partition_is_in_the_file(
+    tmp_path: Path, field: str, value: object, shown: dict[str, object]
+) -> None:
+    clock = SimpleNamespace(wall=lambda: 1e9)
+    placed = (PlacedServer(ACTIVE.name, "cpu-0", 50.0), PlacedServer(SHADOW.name, "cpu-0", 60.0))
+    state = replace(decide.begin((GUARDED,), {"W1": placed}, Limits()), now_s=1.0)
+    file = StatusFile(tmp_path / "guard.json", cast(Clock, clock))
+    file.show(state, {}, changed=True)
+    clock.wall = lambda: 1e9 + 5.0
+    changed: dict[str, Any] = {field: value}
+    watches = {"W1": replace(state.watches["W1"], **changed)}
+    file.show(replace(state, watches=watches), {}, changed=True)
+    (found,) = read_guarding(tmp_path / "guard.json")
+    assert {name: getattr(found, name) for name in shown} == shown
 
 
 def test_each_launch_is_a_server_of_its_own() -> None:
