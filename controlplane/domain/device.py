@@ -93,13 +93,14 @@ class Device(Checked):
 class HeldDevice:
     """A device: a GPU's product name, or `cpu` for a core, and the launcher's name for it.
 
-    In a cluster also its node, and that node's labels.
+    In a cluster also its node, and that node's labels. `lost`: the node is not ready now.
     """
 
     product: str
     name: str
     node: str = ""
     labels: tuple[tuple[str, str], ...] = ()
+    lost: bool = False
 
     def has(self, labels: Mapping[str, str]) -> bool:
         """Return whether its node has these labels."""

@@ -49,13 +49,13 @@ def host_devices() -> dict[str, tuple[str, ...]]:
 
 
 def devices_of(launcher: Launcher) -> dict[str, tuple[HeldDevice, ...]]:
-    """Return the devices that a launcher can use by type: this host's, or those of its cluster."""
+    """Return the devices that a launcher can use now by type: this host's, or those of its cluster."""
     held = launcher.inventory()
     if held is None:
         found = host_devices().items()
         return {kind: tuple(HeldDevice(kind, name) for name in names) for kind, names in found}
     by_kind: dict[str, list[HeldDevice]] = {}
-    for device in held:
+    for device in (one for one in held if not one.lost):
         by_kind.setdefault(gpu_type(device.product), []).append(device)
     return {kind: tuple(devices) for kind, devices in by_kind.items()}
 

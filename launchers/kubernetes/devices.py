@@ -9,7 +9,7 @@ from lightkube.resources.core_v1 import Node, Pod
 from lightkube.resources.resource_v1 import ResourceSlice
 
 from controlplane.domain.device import CPU_DEVICE, HeldDevice
-from controlplane.domain.errors import InputError, NotNow
+from controlplane.domain.errors import InputError
 from controlplane.domain.fleet import ServerSpec
 from launchers.gpu.gpus import check_shares, is_gpu
 from launchers.kubernetes import names
@@ -19,8 +19,6 @@ from launchers.kubernetes.pods import PodState
 
 _CORE = re.compile(r"cpu-\d+")
 _LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-_NAMED = 5
-"""The nodes that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,25 +73,18 @@ def placement(api: ClusterApi, spec: ServerSpec, *, make: bool) -> PodPlace:
 
 
 def inventory(api: ClusterApi) -> tuple[HeldDevice, ...]:
-    """Return the devices of all nodes that take pods: each node's cores, then all GPUs.
-
-    Raises NotNow where the nodes that could take pods are lost, as for some seconds after the API server was
-    away: which devices there are is not known then.
-    """
-    nodes = sorted(api.find(Node), key=names.object_of)
-    found, lost = [n for n in nodes if _takes_pods(n)], [names.object_of(n) for n in nodes if _is_lost(n)]
-    if lost and not found:
-        raise NotNow(f"no node takes pods; not ready: {', '.join(lost[:_NAMED])}; see `kubectl get nodes`")
+    """Return the devices of all nodes that take pods when they are ready: their cores, then all GPUs."""
+    found = sorted(filter(_takes_pods, api.find(Node)), key=names.object_of)
     of_nodes = {names.object_of(node): node for node in found}
     cpus = [
-        HeldDevice(CPU_DEVICE, f"{name}/{CPU_DEVICE}-{core}", name, _labels(node))
+        HeldDevice(CPU_DEVICE, f"{name}/{CPU_DEVICE}-{core}", name, _labels(node), _is_lost(node))
         for name, node in of_nodes.items()
         for core in range(cores(node))
     ]
     gpus = [
-        HeldDevice(product, f"{device.node}/{device.device}", device.node, _labels(of_nodes[device.node]))
+        HeldDevice(product, f"{device.node}/{device.device}", device.node, _labels(node), _is_lost(node))
         for product, device in sliced_gpus(api)
-        if device.node in of_nodes
+        if (node := of_nodes.get(device.node)) is not None
     ]
     return (*cpus, *gpus)
 
@@ -103,19 +94,16 @@ def _labels(node: Node) -> tuple[tuple[str, str], ...]:
 
 
 def _takes_pods(node: Node) -> bool:
-    """Return whether a node is ready, not cordoned, and without taints that our pods do not tolerate."""
+    """Return whether a node is not cordoned, and without taints of its own that our pods do not tolerate."""
     cordoned = node.spec is not None and node.spec.unschedulable
-    return _is_ready(node) and not cordoned and all(taint == GPU_TAINT for taint in _taints(node))
+    return not cordoned and all(taint == GPU_TAINT or taint in _LOST for taint in _taints(node))
 
 
 def _is_lost(node: Node) -> bool:
     """Return whether a node is not ready, or still has the taint of one that was not."""
-    return not _is_ready(node) or any(taint in _LOST for taint in _taints(node))
-
-
-def _is_ready(node: Node) -> bool:
     conditions = (node.status.conditions if node.status is not None else None) or []
-    return [c.status for c in conditions if c.type == "Ready"] == ["True"]
+    ready = [c.status for c in conditions if c.type == "Ready"] == ["True"]
+    return not ready or any(taint in _LOST for taint in _taints(node))
 
 
 def _taints(node: Node) -> list[str]:

@@ -195,6 +195,7 @@ class ReplicaLogs:
 
 _GATEWAY_AGAIN_S = 2.0
 _SILENT_S = 0.2
+_WEIGHED_S = 0.1
 _SILENT_REQUESTS = 3.0
 _LULL_S = 1.0
 """The longest silence of a server with traffic until its open requests are read, in a small fleet; ..."""
@@ -214,10 +215,20 @@ class OpenRequests:
         self._due: set[str] = set()
         self._gateway_again_s = -math.inf
 
-    def due(self, now: float) -> set[str]:
-        """Return the servers to look at again, which are due no more."""
+    def due(self, now: float, watch_of: Callable[[Server], Watch | None], log_since_s: float) -> set[str]:
+        """Return the servers to look at again, which are due no more.
+
+        One whose requests are not to be read yet is not looked at.
+        """
         self._due = set()
         while (name := self._silences.take(now)) is not None:
+            record = self._records.get(name)
+            watch = None if record is None else watch_of(record.server)
+            if record is not None and watch is not None and watch.active.server == name:
+                until_s = self._silent_until(watch, record, now, log_since_s)
+                if now < until_s:
+                    self._silences.put(name, until_s)
+                    continue
             self._due.add(name)
         return self._due
 
@@ -225,41 +236,45 @@ class OpenRequests:
         """Drop a server."""
         self._silences.forget(name)
 
-    def read(
-        self, watch: Watch, record: ServerRecord, now: float, log_since_s: float, servers: int
-    ) -> InFlight:
-        """Return the requests in flight of a partition's active server, of so many in the fleet.
+    def read(self, watch: Watch, record: ServerRecord, now: float, log_since_s: float) -> InFlight:
+        """Return the requests in flight of a partition's active server.
 
         They are read only if it answers nothing under load. Its log is complete since `log_since_s`.
         """
         name = watch.active.server
         if record.active_s is None:
             record.active_s = now
-        # Silence counts only while the log is complete, since the server is routed, and since its requests in
-        # flight were last read as 0.
-        since = max(
-            record.answered_s,
-            record.active_s,
-            log_since_s,
-            -math.inf if record.in_flight.unanswered else record.in_flight_s,
-        )
-        silent_s = _SILENT_S
-        if not record.in_flight.unanswered:
-            # Its rates only fall while it is silent, so it is looked at again no later than it must be.
-            rested = resumed(watch, now) if now - since >= _SILENT_S else watch
-            paused_s = record.in_flight_s - max(record.answered_s, record.active_s)
-            silent_s = _read_after_s(rested, paused_s, servers)
-        if now - since < silent_s:
-            self._silences.put(name, since + silent_s)
+        until_s = self._silent_until(watch, record, now, log_since_s)
+        if now < until_s:
+            self._silences.put(name, until_s)
             return NOTHING_IN_FLIGHT
         if now - record.in_flight_s > _SILENT_S and now > self._gateway_again_s:
-            self._read(record, now, servers)
+            self._read(record, now)
         self._silences.put(name, now)
         return record.in_flight
 
-    def _read(self, record: ServerRecord, now: float, servers: int) -> None:
+    def _silent_until(self, watch: Watch, record: ServerRecord, now: float, log_since_s: float) -> float:
+        """Return until when a server must be silent for its requests in flight to be read."""
+        active_s = now if record.active_s is None else record.active_s
+        # Silence counts only while the log is complete, since the server is routed, and since its requests in
+        # flight were last read as 0.
+        since_s = max(
+            record.answered_s,
+            active_s,
+            log_since_s,
+            -math.inf if record.in_flight.unanswered else record.in_flight_s,
+        )
+        if record.in_flight.unanswered or now - since_s < _SILENT_S:
+            return since_s + _SILENT_S
+        # The rates know of the answers that this look has only after it.
+        if -math.inf < watch.looked_s < record.answered_s:
+            return now + _WEIGHED_S
+        paused_s = record.in_flight_s - max(record.answered_s, active_s)
+        return since_s + _read_after_s(resumed(watch, now), paused_s, len(self._records))
+
+    def _read(self, record: ServerRecord, now: float) -> None:
         """Read a server; others that rest are read with it, and from then on at the same times."""
-        names = self._due.union(self._silences.until(now + _lull_s(servers)))
+        names = self._due.union(self._silences.until(now + _lull_s(len(self._records))))
         due = (self._records.get(name) for name in names)
         resting = [one for one in due if one is not None and now - one.answered_s >= _SILENT_S]
         read = {backend(one.server): one for one in (record, *resting)}

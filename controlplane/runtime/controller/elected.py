@@ -234,12 +234,11 @@ class Keeper:
             return
         if now_s - self._counted_s >= _INVENTORY_S and (known := spec_of(plan)) is not None:
             labels = {gpu.type: gpu.node_selector for gpu in known[0].gpus}
-            with contextlib.suppress(NotNow):  # while all nodes are lost those of before count
-                self.counts = {
-                    kind: sum(device.has(labels.get(kind, {})) for device in found)
-                    for kind, found in devices_of(self._fleet.launcher).items()
-                }
-                self._counted_s = now_s
+            self.counts = {
+                kind: sum(device.has(labels.get(kind, {})) for device in found)
+                for kind, found in devices_of(self._fleet.launcher).items()
+            }
+            self._counted_s = now_s
 
     def _tell(self, guarding: Sequence[Guarding]) -> None:
         """Have the object say how the fleet stands, and what happened to it."""

@@ -49,6 +49,8 @@ _CANARY_THREADS = 32
 """A canary may wait as long as its model takes, and must keep no other one waiting."""
 QUOTA_EVERY_S = 1.0
 QUOTA_HURRIED_S = 0.1
+_LATELY_S = 3.0 * LOOK_S
+"""Answers wait for one look or two, which come late themselves."""
 _UNCOUNTED_EVERY_S = 15.0
 """Between two readings of a server of which nothing counts the delays, as of a pod's."""
 _NEARLY = 0.5
@@ -110,7 +112,7 @@ class Observer:
         for name, used in self._quotas.take():
             self._records[name].quota.take(used)
         new.update(state.watches[p].active.server for p in due(state, now))
-        new |= self._open.due(now)
+        new |= self._open.due(now, self._watch, self._log.since_s)
         since_s, answers = self._log.take(now, {"", *new})
         new.update(answer.server for answer in answers)
         new |= self._news(now, failed=any(a.failed and a.server for a in answers))
@@ -212,12 +214,12 @@ class Observer:
         if watch is None or watch.active.server != name or health not in _SERVING:
             return _plain(health, reason)
         evidence = suspicion(watch)
-        in_flight = self._open.read(watch, record, now, self._log.since_s, len(self._servers))
+        in_flight = self._open.read(watch, record, now, self._log.since_s)
         doubtful = evidence > SUSPICIOUS or in_flight.unanswered > 0
         if doubtful:
             hurried = evidence > _NEARLY or in_flight.unanswered > 0
             self._read_counters(server, now, READ_EVERY_S if hurried else _READ_NOW_AND_THEN_S)
-        if doubtful or now - record.answered_s <= LOOK_S:
+        if doubtful or now - record.answered_s <= _LATELY_S:
             calm_s = QUOTA_EVERY_S if record.quota.counts else _UNCOUNTED_EVERY_S
             every_s = QUOTA_HURRIED_S if doubtful else calm_s
             self._quotas.ask(name, partial(read_quota, self._launcher, server), now, every_s)

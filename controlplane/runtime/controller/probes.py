@@ -252,7 +252,7 @@ class Quota:
 
     def take(self, reading: QuotaReading) -> None:
         """Add a reading."""
-        self.counts = reading.used is not None
+        self.counts = reading.used is not None or bool(self._readings)
         if reading.used is None:
             return
         self._readings.append(reading)

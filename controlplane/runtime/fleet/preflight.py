@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from controlplane.control.converge.devices import NOTHING_KNOWN, map_devices
 from controlplane.domain import triton_releases
 from controlplane.domain.device import CPU_DEVICE
-from controlplane.domain.errors import EngineError, InputError, MissingTool
+from controlplane.domain.errors import EngineError, InputError, MissingTool, NotNow
 from controlplane.domain.fleet import LIVE_BATCHES, Cluster, Role, Server, ServerSpec
 from controlplane.domain.observation import Event
 from controlplane.domain.plan import Plan
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 Shares = Mapping[str, Mapping[str, float]]
 """Device -> fleet -> percent."""
+
+_NAMED = 5
+"""The nodes that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +75,9 @@ def settings(
 ) -> FleetSettings:
     """Return the settings for a plan. Raises InputError where the host or the cluster lacks a device.
 
-    Also MissingTool where the fleet's batches change, and the library is not here. `known` are devices of an
-    earlier plan that this host has no record of.
+    Or NotNow where it may be one of a node that is not ready, as for some seconds after the API server was
+    away. Also MissingTool where the fleet's batches change, and the library is not here. `known` are devices
+    of an earlier plan that this host has no record of.
     """
     before, library = fleet.files.settings(), None
     if before is None or before.batch_library is not None:  # else with it all its servers would be new
@@ -88,12 +92,21 @@ def settings(
         launcher=fleet.launcher.name,
         repository=str(repository.resolve()),
         output=str(output.resolve()),
-        devices=map_devices(plan, devices_of(fleet.launcher), known if before is None else before.devices),
+        devices=_mapped(plan, fleet.launcher, known if before is None else before.devices),
         endpoints=section.gateway,
         cluster=Cluster(section.context, section.namespace),
         load_timeout_s=section.load_timeout_s,
         batch_library=library,
     )
+
+
+def _mapped(plan: Plan, launcher: Launcher, known: Mapping[str, str]) -> Mapping[str, str]:
+    try:
+        return map_devices(plan, devices_of(launcher), known)
+    except InputError as error:
+        if lost := sorted({device.node for device in launcher.inventory() or () if device.lost}):
+            raise NotNow(f"{error}; not ready: {', '.join(lost[:_NAMED])}; see `kubectl get nodes`") from None
+        raise
 
 
 def check_quota(launcher: Launcher, say: Say, *, required: bool) -> None:

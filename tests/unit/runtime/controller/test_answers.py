@@ -16,7 +16,8 @@ from monitor_log import accepted, line, listening, taken
 from observer_rig import ANSWERED, SERVER, SPEC, Clock, Gateway, Rig, rested, state
 
 from controlplane.control.guard.observe import LOOK_S
-from controlplane.domain.fleet import GatewayConfig
+from controlplane.control.guard.state import Watch
+from controlplane.domain.fleet import NOTHING_IN_FLIGHT, GatewayConfig
 from controlplane.files.waiting import wait_until
 from controlplane.gateway.replicas.agent import ControlServer, Replica
 from controlplane.runtime.controller import answers as answers_module
@@ -193,6 +194,29 @@ def test_a_gateway_that_hangs_is_not_read_at_every_look(rig: Rig) -> None:
     assert wait_until(lambda: rig.in_flight() == 4, deadline_s=30.0)
 
 
+@pytest.mark.parametrize(("rate_rps", "after_s"), [(20.0, 0.35), (2.0, 1.1), (0.1, 1.1)])
+def test_how_long_a_silence_may_last_follows_from_the_rates_with_the_last_answers(
+    rate_rps: float, after_s: float
+) -> None:
+    """A look reads open requests before it weighs its answers."""
+    gateway: Any = Gateway()
+    watch, record = state().watches["W1"], ServerRecord(SERVER, active_s=0.0, answered_s=999.8)
+    requests, now = OpenRequests(gateway, {SERVER.name: record}), 1000.0
+
+    def at(rate_rps: float, looked_s: float) -> Watch:
+        rates = (watch.queues[0]._replace(rates_rps=(rate_rps, rate_rps)),)
+        return replace(watch, queues=rates, looked_s=looked_s)
+
+    gateway.open = 4
+    assert requests.read(at(0.0, 999.0), record, now, 0.0) == NOTHING_IN_FLIGHT
+    weighed = at(rate_rps, now)
+    while not requests.due(now, lambda server: weighed, 0.0):
+        assert now < 1000.0 + after_s
+        now += 0.05
+    assert now > 1000.0 + 0.2 * after_s
+    assert requests.read(weighed, record, now, 0.0).requests == 4
+
+
 def test_servers_that_rest_are_read_together() -> None:
     gateway: Any = Gateway()
     watch, records = state().watches["W1"], dict[str, ServerRecord]()
@@ -203,19 +227,22 @@ def test_servers_that_rest_are_read_together() -> None:
     watches = {n: replace(watch, active=replace(watch.active, server=n)) for n in records}
 
     def look(name: str) -> int:
-        return requests.read(watches[name], records[name], now, 0.0, 40).requests
+        return requests.read(watches[name], records[name], now, 0.0).requests
+
+    def due() -> set[str]:
+        return requests.due(now, lambda server: watches[server.spec.labels.partition], 0.0)
 
     for name in records:
         now += 0.05
         look(name)
     for _ in range(100):
         now += 0.1
-        for name in requests.due(now):
+        for name in due():
             look(name)
     assert gateway.asked <= 15, "once a second, not once a second for each"
     gateway.open, found = 4, set[str]()
     for _ in range(13):
         now += 0.1
-        for name in requests.due(now):
+        for name in due():
             found |= {name} if look(name) else set()
     assert found == set(records), "within a second"

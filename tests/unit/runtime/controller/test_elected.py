@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from fleet_object import PLAN, SETTINGS, Object, done, keeper, plan, wanting
 
-from controlplane.domain.device import HeldDevice
 from controlplane.domain.errors import EngineError, GatewayError, InputError, NotNow
 from controlplane.domain.observation import Event, Guarding, WantedFleet
 from controlplane.domain.plan import Plan, Violation
@@ -76,26 +75,6 @@ def test_an_event_that_is_refused_holds_up_nothing(tmp_path: Path) -> None:
     made.note(moved)
     made.step()
     assert wanted.events == [moved]
-
-
-def test_while_all_nodes_are_lost_the_devices_of_before_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(elected, "_INVENTORY_S", 0.0)
-    wanted = Object(wanting(SELECTS))
-    made, deeds, _ = keeper(tmp_path, wanted)
-    made.step()
-    made.step()
-
-    def lost() -> tuple[HeldDevice, ...]:
-        raise NotNow("no node takes pods")
-
-    monkeypatch.setattr(deeds, "inventory", lost)
-    moved = Event(1.0, "warning", "redirect", "a", "dead")
-    made.note(moved)
-    made.step()
-    assert made.counts == {"cpu": 1}
-    assert wanted.events[-1] == moved, "the object is told all the same"
 
 
 def test_each_generation_and_each_new_object_says_anew_how_the_fleet_stands(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from observer_rig import (
 )
 
 from controlplane.control.guard.effects import DrainAndStop, Ending
+from controlplane.control.guard.observe import LOOK_S
 from controlplane.control.guard.promise import Promise
 from controlplane.control.guard.state import GuardState
 from controlplane.domain.fleet import Delays, QuotaUse, Role
@@ -381,9 +382,14 @@ def test_what_delays_a_server_is_read_rarely_where_nothing_counts_it(
         monkeypatch.setattr(module, "time", clock)
     rig.engine.quota_use = lambda server: counted
     asked_s = set()
+    monkeypatch.setattr(rig.observer._open, "due", lambda *_: set())
+    rig.answers(seen_by=rested())
+    rig.observer._log._gave_all_s = clock.now_s
     for _ in range(30):
         clock.now_s += 1.001
-        rig.answers(ANSWERED._replace(ended_s=clock.time()))
+        rig.answers(ANSWERED._replace(ended_s=clock.time()), seen_by=rested())
+        clock.now_s += 1.25 * LOOK_S  # it was alone
+        assert len(rig.answers(seen_by=rested())) == 1
         asked_s.add(rig.observer._quotas.asked_s(SERVER.name))
         assert wait_until(lambda: not rig.observer._quotas.is_under_way(SERVER.name), deadline_s=30.0)
     assert len(asked_s) == pytest.approx(times, abs=1)

@@ -15,7 +15,7 @@ from http_server import Quiet, serving
 
 from controlplane.domain import triton_releases
 from controlplane.domain.device import HeldDevice, ShareKind
-from controlplane.domain.errors import InputError, MissingTool
+from controlplane.domain.errors import InputError, MissingTool, NotNow
 from controlplane.domain.fleet import LIVE_BATCHES, Role, Server
 from controlplane.domain.plan import Plan, Rule
 from controlplane.domain.profile import Environment, Measurement, Profile
@@ -149,7 +149,27 @@ def test_a_fleet_of_changing_batches_is_not_made_one_of_fixed_ones_by_an_install
         settings_here(tmp_path, "/old.so", None)
 
 
-def settings_here(tmp_path: Path, before: str | None, here: str | None) -> FleetSettings:
+@pytest.mark.parametrize(
+    ("held", "error", "says"),
+    [
+        ((), InputError, "cpu"),
+        ((HeldDevice("cpu", "a/cpu-0", "a", lost=True),), NotNow, "cpu.*not ready: a;"),
+        ((HeldDevice("v100", "b/GPU-1", "b"), HeldDevice("cpu", "a/cpu-0", "a", lost=True)), NotNow, "a;"),
+    ],
+)
+def test_a_device_of_a_node_that_is_not_ready_is_not_said_to_lack(
+    tmp_path: Path, held: tuple[HeldDevice, ...], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        settings_here(tmp_path, None, None, held)
+
+
+def settings_here(
+    tmp_path: Path,
+    before: str | None,
+    here: str | None,
+    held: tuple[HeldDevice, ...] = (HeldDevice("cpu", "cpu-0"),),
+) -> FleetSettings:
     """The settings of an apply; `before`: the library of the one before, empty for fixed batches."""
     files = FleetFiles(tmp_path, "mine")
     if before is not None:
@@ -157,9 +177,7 @@ def settings_here(tmp_path: Path, before: str | None, here: str | None) -> Fleet
         files.write_settings(
             FleetSettings("process", "/m", "/o", {"cpu-0": "cpu-0"}, batch_library=before or None)
         )
-    launcher = SimpleNamespace(
-        name="process", batch_library=lambda: here, inventory=lambda: [HeldDevice("cpu", "cpu-0")]
-    )
+    launcher = SimpleNamespace(name="process", batch_library=lambda: here, inventory=lambda: held)
     fleet = cast(Any, SimpleNamespace(files=files, launcher=launcher))
     return preflight.settings(plan(10), fleet, repository=tmp_path, output=tmp_path, section=Serving())
 
