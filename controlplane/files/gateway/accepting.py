@@ -73,3 +73,8 @@ class QueuingHTTPServer(http.server.ThreadingHTTPServer):
             if is_own_lack(error):
                 time.sleep(_AGAIN_S)
             raise
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print what ended an answer, but for a client that did not wait for it, as a late probe."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)

@@ -84,3 +84,18 @@ def test_a_server_in_threads_waits_for_descriptors() -> None:
             assert time.process_time() - used_s < LEAST_S
         client.settimeout(30)
         assert b" 204 " in client.recv(99)
+
+
+@pytest.mark.parametrize(("error", "told"), [(BrokenPipeError, False), (ValueError, True)])
+def test_a_client_that_went_away_is_no_error(
+    error: type[Exception], told: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Answer(Quiet):
+        def do_GET(self) -> None:
+            raise error
+
+    server = accepting.QueuingHTTPServer((HOST, 0), Answer)
+    with in_thread(server), socket.create_connection((HOST, server.server_port)) as client:
+        client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert client.recv(1) == b"", "its connection is closed"
+    assert (error.__name__ in capfd.readouterr().err) is told
