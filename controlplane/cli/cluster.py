@@ -150,7 +150,9 @@ def lead(
     os._exit(code)  # a normal exit waits for a start under way
 
 
-def _settings(fleet: Any, repository: Path, plan: Plan, devices: Mapping[str, str]) -> FleetSettings:
+def _settings(
+    fleet: Any, repository: Path, plan: Plan, devices: Mapping[str, str], runs: bool
+) -> FleetSettings:
     from controlplane.runtime.fleet import preflight
 
     return preflight.settings(
@@ -160,6 +162,7 @@ def _settings(fleet: Any, repository: Path, plan: Plan, devices: Mapping[str, st
         output=fleet.files.directory / "rendered",
         section=Serving(listen=Listen("0.0.0.0"), load_timeout_s=(plan.serve or Serving()).load_timeout_s),
         known=devices,
+        runs=runs,
     )
 
 

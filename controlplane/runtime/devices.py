@@ -48,14 +48,17 @@ def host_devices() -> dict[str, tuple[str, ...]]:
     return {CPU_DEVICE: tuple(f"{CPU_DEVICE}-{core}" for core in cores), **by_type(_gpus())}
 
 
-def devices_of(launcher: Launcher) -> dict[str, tuple[HeldDevice, ...]]:
-    """Return the devices that a launcher can use now by type: this host's, or those of its cluster."""
+def devices_of(launcher: Launcher, *, lost: bool = False) -> dict[str, tuple[HeldDevice, ...]]:
+    """Return the devices that a launcher can use now by type: this host's, or those of its cluster.
+
+    With `lost`, also those of nodes that are not ready.
+    """
     held = launcher.inventory()
     if held is None:
         found = host_devices().items()
         return {kind: tuple(HeldDevice(kind, name) for name in names) for kind, names in found}
     by_kind: dict[str, list[HeldDevice]] = {}
-    for device in (one for one in held if not one.lost):
+    for device in (one for one in held if lost or not one.lost):
         by_kind.setdefault(gpu_type(device.product), []).append(device)
     return {kind: tuple(devices) for kind, devices in by_kind.items()}
 

@@ -138,7 +138,7 @@ def done(files: FleetFiles, deeds: Deeds) -> DoneFleet:
 
 def keeper(directory: Path, wanted: Object) -> tuple[Keeper, Deeds, FleetFiles]:
     deeds, files = Deeds(), FleetFiles(directory, "f")
-    around = Installation(lambda plan, devices: SETTINGS, lambda: None, lambda gpus: None)
+    around = Installation(lambda plan, devices, runs: SETTINGS, lambda: None, lambda gpus: None)
     return Keeper(done(files, deeds), wanted, around), deeds, files
 
 

@@ -267,7 +267,7 @@ class OpenRequests:
         if record.in_flight.unanswered or now - since_s < _SILENT_S:
             return since_s + _SILENT_S
         # The rates know of the answers that this look has only after it.
-        if -math.inf < watch.looked_s < record.answered_s:
+        if -math.inf < watch.looked_s < record.answered_s and now - record.answered_s < _LULL_S:
             return now + _WEIGHED_S
         paused_s = record.in_flight_s - max(record.answered_s, active_s)
         return since_s + _read_after_s(resumed(watch, now), paused_s, len(self._records))

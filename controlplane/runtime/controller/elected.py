@@ -98,11 +98,12 @@ class Wanted(Protocol):
 class Installation:
     """What a fleet in a cluster has around it.
 
-    `settings` returns the settings of a plan, given the devices that the object has on record. `look` reads
-    what else of the cluster changes, such as the gateway's replicas. `wait_for` has pods wait for devices.
+    `settings` returns the settings of a plan, given the devices that the object has on record, and whether it
+    runs on them. `look` reads what else of the cluster changes, such as the gateway's replicas. `wait_for`
+    has pods wait for devices.
     """
 
-    settings: Callable[[Plan, Mapping[str, str]], FleetSettings]
+    settings: Callable[[Plan, Mapping[str, str], bool], FleetSettings]
     look: Callable[[], None]
     wait_for: Callable[[Sequence[PlannedGpu]], None]
 
@@ -322,8 +323,9 @@ class Keeper:
         if plan.serve is not None and plan.serve.follow_load is not None and plan.spec is None:
             problem = "needs a plan with its spec: `ctl plan` again"
             raise InputError(problem, file=_PLAN, field="serve.follow_load")
-        settings = self.installation.settings(plan, wanted.devices)
-        if self._fleet.files.settings() is None and wanted.applied == plan_hash(plan):
+        runs = self._fleet.files.settings() is None and wanted.applied == plan_hash(plan)
+        settings = self.installation.settings(plan, wanted.devices, runs)
+        if runs:
             # An earlier leader applied it, and the guard may have redirected since: that stays.
             known_gpus = {gpu.id for gpu in plan.gpus}
             devices = {name: device for name, device in wanted.devices.items() if name in known_gpus}

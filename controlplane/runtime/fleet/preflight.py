@@ -38,9 +38,6 @@ if TYPE_CHECKING:
 Shares = Mapping[str, Mapping[str, float]]
 """Device -> fleet -> percent."""
 
-_NAMED = 5
-"""The nodes that a message names."""
-
 
 @dataclass(frozen=True, slots=True)
 class ApplyRequest:
@@ -72,12 +69,14 @@ def settings(
     output: Path,
     section: Serving,
     known: Mapping[str, str] = NOTHING_KNOWN,
+    runs: bool = False,
 ) -> FleetSettings:
     """Return the settings for a plan. Raises InputError where the host or the cluster lacks a device.
 
     Or NotNow where it may be one of a node that is not ready, as for some seconds after the API server was
     away. Also MissingTool where the fleet's batches change, and the library is not here. `known` are devices
-    of an earlier plan that this host has no record of.
+    of an earlier plan that this host has no record of, or of this one where it `runs`: their nodes may be
+    lost.
     """
     before, library = fleet.files.settings(), None
     if before is None or before.batch_library is not None:  # else with it all its servers would be new
@@ -92,7 +91,7 @@ def settings(
         launcher=fleet.launcher.name,
         repository=str(repository.resolve()),
         output=str(output.resolve()),
-        devices=_mapped(plan, fleet.launcher, known if before is None else before.devices),
+        devices=known if runs else _mapped(plan, fleet.launcher, known if before is None else before.devices),
         endpoints=section.gateway,
         cluster=Cluster(section.context, section.namespace),
         load_timeout_s=section.load_timeout_s,
@@ -104,8 +103,9 @@ def _mapped(plan: Plan, launcher: Launcher, known: Mapping[str, str]) -> Mapping
     try:
         return map_devices(plan, devices_of(launcher), known)
     except InputError as error:
-        if lost := sorted({device.node for device in launcher.inventory() or () if device.lost}):
-            raise NotNow(f"{error}; not ready: {', '.join(lost[:_NAMED])}; see `kubectl get nodes`") from None
+        with contextlib.suppress(InputError):
+            map_devices(plan, devices_of(launcher, lost=True), known)
+            raise NotNow(f"{error}; a node that has it is not ready: `kubectl get nodes`") from None
         raise
 
 

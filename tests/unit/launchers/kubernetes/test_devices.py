@@ -11,6 +11,7 @@ from launchers.kubernetes.launcher import KubernetesLauncher
 
 CONTROL_PLANE = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
 UNREACHABLE = {"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule"}
+NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}
 
 
 @pytest.fixture
@@ -48,7 +49,9 @@ def test_the_cores_of_nodes_that_take_pods(cluster: FakeCluster, launcher: Kuber
     assert devices(launcher) == devices(launcher, lost=True) == []
 
 
-@pytest.mark.parametrize(("ready", "taint"), [("Unknown", None), ("False", None), ("True", UNREACHABLE)])
+@pytest.mark.parametrize(
+    ("ready", "taint"), [("Unknown", None), ("False", None), ("True", UNREACHABLE), ("True", NOT_READY)]
+)
 def test_those_of_a_lost_node_are_said_to_be_lost(
     cluster: FakeCluster, launcher: KubernetesLauncher, ready: str, taint: dict[str, Any] | None
 ) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from controlplane.domain.observation import Event, Guarding, WantedFleet
 from controlplane.domain.plan import Plan, Violation
 from controlplane.domain.serving import FollowLoad, Serving
 from controlplane.files.documents import versioned
-from controlplane.files.fleets import read_guarding, write_guarding
+from controlplane.files.fleets import FleetSettings, read_guarding, write_guarding
 from controlplane.files.following import Following
 from controlplane.files.plans import plan_hash
 from controlplane.runtime.controller import elected
@@ -217,6 +218,13 @@ def test_a_new_leader_takes_over_what_the_one_before_applied(tmp_path: Path) -> 
     recorded = {"cpu-0": "a/cpu-0", "cpu-7": "b/cpu-0"}
     wanted = Object(wanting(applied=plan_hash(PLAN), devices=recorded, redirects=3))
     made, deeds, files = keeper(tmp_path, wanted)
+
+    def settings_of(plan: Plan, devices: Mapping[str, str], runs: bool) -> FleetSettings:
+        if not runs:
+            raise NotNow("a node that has it is not ready")  # as that of the leader before
+        return SETTINGS
+
+    made.installation = replace(made.installation, settings=settings_of)
     made.begin()
     made.step()
     # An apply would undo the guard's redirects.
