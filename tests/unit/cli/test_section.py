@@ -147,7 +147,7 @@ def test_a_rollback_to_a_section_alone_is_shown_and_asked_about(
 def test_a_plans_section_limits_the_starts_of_a_cluster(files: FleetFiles) -> None:
     launcher = SimpleNamespace(name="kubernetes", inventory=lambda: (), batch_library=lambda: None)
     host = SimpleNamespace(files=files, launcher=launcher)
-    found = cluster._settings(host, Path("models"), replace(PLAN, serve=GUARDED), {})
+    found = cluster._settings(host, Path("models"), replace(PLAN, serve=GUARDED), {}, False)
     assert (found.load_timeout_s, found.endpoints.host) == (900.0, "0.0.0.0")
 
 
