@@ -67,7 +67,7 @@ def test_options_change_on_a_running_gateway_without_a_lost_request(tmp_path: Pa
         assert status(ports.http) == 200
         assert not places.certificate.exists(), "no key is left behind"
         (facade,) = processes.find(places, processes.FACADE)
-        (haproxy,) = processes.find(places, processes.HAPROXY)
+        haproxy = rig.only(places, processes.HAPROXY)
         gateway.start(rig.options(ports))
         assert processes.find(places, processes.HAPROXY) == (haproxy,), "nothing changed"
         assert processes.find(places, processes.FACADE) == (facade,)

@@ -128,7 +128,7 @@ def test_a_token_that_is_revoked_while_haproxy_hangs_is_refused_afterwards(
     network: Network, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "RuntimeSocket", partial(RuntimeSocket, timeout_s=0.2))
-    (haproxy,) = processes.find(network.places, processes.HAPROXY)
+    haproxy = rig.only(network.places, processes.HAPROXY)
     (name,) = (client.name for client in network.clients.clients())
     os.kill(haproxy, signal.SIGSTOP)
     woken = threading.Timer(1.0, os.kill, (haproxy, signal.SIGCONT))
@@ -145,7 +145,7 @@ def test_a_client_that_haproxy_may_still_accept_is_not_said_to_be_revoked(
 ) -> None:
     monkeypatch.setattr(registry, "RuntimeSocket", partial(RuntimeSocket, timeout_s=0.2))
     monkeypatch.setattr(registry, "_ANSWER_DEADLINE_S", 0.0)
-    (haproxy,) = processes.find(network.places, processes.HAPROXY)
+    haproxy = rig.only(network.places, processes.HAPROXY)
     (name,) = (client.name for client in network.clients.clients())
     with stopped(haproxy), pytest.raises(GatewayError, match=rf"process {haproxy}\) does not answer"):
         network.clients.revoke(name)

@@ -146,13 +146,12 @@ def test_what_dies_comes_back_with_its_routes(gateway: Running, pair: Pair, home
     places = GatewayPaths.of(home / "gateway")
     routes = {"echo": Route((pair["one"].backend,), pair["two"].backend)}
     made.commit(routes)
-    pid = rig.only(places, role)
+    pid, haproxy = rig.only(places, role), rig.only(places, processes.HAPROXY)
     before = len(read_restarts(places.restarts))
     os.kill(pid, signal.SIGKILL)
     if role == processes.SUPERVISOR:
-        haproxy = processes.find(places, processes.HAPROXY)
         until(lambda: processes.find(places, role) not in ((), (pid,)))
-        assert processes.find(places, processes.HAPROXY) == haproxy
+        assert processes.find(places, processes.HAPROXY) == (haproxy,)
     until(lambda: len(processes.find(places, role)) == 1 and processes.find(places, role) != (pid,))
     made.start(rig.options(ports))
     assert made.routes() == routes
