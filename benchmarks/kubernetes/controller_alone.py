@@ -14,7 +14,6 @@ from pathlib import Path
 
 from fake_host import GatewayInMemory
 
-from controlplane.cli.main import spare_cores
 from controlplane.control.converge.devices import map_devices
 from controlplane.domain.fleet import Cluster
 from controlplane.files.documents import Document
@@ -67,7 +66,6 @@ class ClaimedRequests:
 
 def main() -> None:
     """Apply the plans that the input names until it ends; the arguments are the folder and requests/s."""
-    spare_cores()
     state, rate_rps = Path(sys.argv[1]), float(sys.argv[2])
     options = PodOptions("claimed", "Never", ModelVolume.parse("host:/models"))
     launcher = KubernetesLauncher(state, Cluster(namespace=NAMESPACE), options)

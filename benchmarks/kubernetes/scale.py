@@ -82,7 +82,8 @@ class AloneController:
 @contextlib.contextmanager
 def controller(state: Path, rate_rps: float, environment: Mapping[str, str]) -> Iterator[AloneController]:
     """A controller with its state in a folder that has the `models`; its log is there."""
-    child = "from benchmarks.kubernetes import controller_alone; controller_alone.main()"
+    settings = "from controlplane.cli.main import spare_cores; spare_cores()"  # those of ctl's processes
+    child = f"{settings}; from benchmarks.kubernetes import controller_alone; controller_alone.main()"
     command = [sys.executable, "-c", child, str(state), str(rate_rps)]
     with (state / "controller.log").open("w") as log:
         process = subprocess.Popen(

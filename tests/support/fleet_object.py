@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -138,7 +138,11 @@ def done(files: FleetFiles, deeds: Deeds) -> DoneFleet:
 
 def keeper(directory: Path, wanted: Object) -> tuple[Keeper, Deeds, FleetFiles]:
     deeds, files = Deeds(), FleetFiles(directory, "f")
-    around = Installation(lambda plan, devices, runs: SETTINGS, lambda: None, lambda gpus: None)
+
+    def settings(plan: Plan, devices: Mapping[str, str], runs: bool) -> FleetSettings:
+        return replace(SETTINGS, devices=dict(devices)) if runs else SETTINGS
+
+    around = Installation(settings, lambda: None, lambda gpus: None)
     return Keeper(done(files, deeds), wanted, around), deeds, files
 
 

@@ -324,12 +324,13 @@ class Keeper:
             problem = "needs a plan with its spec: `ctl plan` again"
             raise InputError(problem, file=_PLAN, field="serve.follow_load")
         runs = self._fleet.files.settings() is None and wanted.applied == plan_hash(plan)
-        settings = self.installation.settings(plan, wanted.devices, runs)
+        devices = wanted.devices
+        if runs:
+            known_gpus = {gpu.id for gpu in plan.gpus}
+            devices = {name: device for name, device in devices.items() if name in known_gpus}
+        settings = self.installation.settings(plan, devices, runs)
         if runs:
             # An earlier leader applied it, and the guard may have redirected since: that stays.
-            known_gpus = {gpu.id for gpu in plan.gpus}
-            devices = {name: device for name, device in wanted.devices.items() if name in known_gpus}
-            settings = replace(settings, devices=devices)
             self._redirects = wanted.redirects
             with locked(self._fleet.files):
                 self._fleet.files.write_settings(settings)

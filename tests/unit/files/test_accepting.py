@@ -86,9 +86,9 @@ def test_a_server_in_threads_waits_for_descriptors() -> None:
         assert b" 204 " in client.recv(99)
 
 
-@pytest.mark.parametrize(("error", "told"), [(BrokenPipeError, False), (ValueError, True)])
+@pytest.mark.parametrize(("error", "printed"), [(BrokenPipeError, False), (ValueError, True)])
 def test_a_client_that_went_away_is_no_error(
-    error: type[Exception], told: bool, capfd: pytest.CaptureFixture[str]
+    error: type[Exception], printed: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
     class Answer(Quiet):
         def do_GET(self) -> None:
@@ -98,4 +98,4 @@ def test_a_client_that_went_away_is_no_error(
     with in_thread(server), socket.create_connection((HOST, server.server_port)) as client:
         client.sendall(b"GET / HTTP/1.0\r\n\r\n")
         assert client.recv(1) == b"", "its connection is closed"
-    assert (error.__name__ in capfd.readouterr().err) is told
+    assert (error.__name__ in capfd.readouterr().err) is printed

@@ -222,7 +222,7 @@ def test_a_new_leader_takes_over_what_the_one_before_applied(tmp_path: Path) -> 
     def settings_of(plan: Plan, devices: Mapping[str, str], runs: bool) -> FleetSettings:
         if not runs:
             raise NotNow("a node that has it is not ready")  # as that of the leader before
-        return SETTINGS
+        return replace(SETTINGS, devices=dict(devices))
 
     made.installation = replace(made.installation, settings=settings_of)
     made.begin()
