@@ -279,7 +279,7 @@ def test_haproxy_killed_after_a_redirect_loses_what_it_held_and_nothing_goes_bac
             until(lambda b=before, s=since: len(load.answered(b.server, s)) >= ANSWERS)
             redirected = time.monotonic()
             made.commit({"echo": Route((after,))})
-            (pid,) = processes.find(places, processes.HAPROXY)
+            pid = rig.only(places, processes.HAPROXY)
             killed = time.monotonic()
             _kill(pid)
             since = time.monotonic()
@@ -346,7 +346,7 @@ def test_a_facade_that_cannot_read_the_table_gives_way_to_the_present_one(
     made, ports = gateway
     monkeypatch.setattr(startup, "_RELOAD_DEADLINE_S", 2.0)  # stopped, it is killed after that
     places = GatewayPaths.of(home / "gateway")
-    (old,) = processes.find(places, processes.FACADE)
+    old = rig.only(places, processes.FACADE)
     os.kill(old, signal.SIGSTOP)
     places.control_socket.unlink()
     with socket.socket(socket.AF_UNIX) as door:
