@@ -214,7 +214,7 @@ def test_a_change_is_completed_though_the_api_server_is_away_in_it_for_a_minute(
     followed.begin(7.0, cores=2)
 
     def away() -> None:
-        with without_api_server(followed.made.cluster):
+        with without_api_server(followed.made.cluster, elected=False):
             pass
 
     with followed.loaded(7.0) as load:

@@ -101,7 +101,7 @@ def test_without_the_api_server_a_killed_server_loses_no_request_beyond_those_in
     def stop(load: rig.Load) -> None:
         name = active(load)
         node, container = host.container(name)
-        with without_api_server(host.cluster):
+        with without_api_server(host.cluster, elected=True):
             blows.append(kill(name, node.pids(container)))
             until(lambda: active(load) != name, PATIENCE_S)
         until(host.settled, PATIENCE_S)
@@ -117,7 +117,7 @@ def test_without_the_api_server_the_guard_redirects_from_a_slow_server(host: Clu
     def stop(load: rig.Load) -> None:
         name = active(load)
         node, container = host.container(name)
-        with without_api_server(host.cluster):
+        with without_api_server(host.cluster, elected=False):
             began = time.monotonic()
             node.cut(container, SLOW_PERCENT)
             blows.append(Blow(name, began, began))

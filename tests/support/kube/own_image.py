@@ -6,6 +6,7 @@ A private Docker engine builds it; its base is a Debian that debootstrap makes f
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import former_version
@@ -31,8 +32,9 @@ USER 1000:1000
 def build(folder: Path) -> Path:
     """An archive of the image, as `docker save` writes it, with `FORMER` where this clone has its history."""
     out = folder / "trisect.tar"
-    _wheels(folder / "context")
-    _debian(folder / "debian")
+    with ThreadPoolExecutor() as pool:
+        for made in (pool.submit(_wheels, folder / "context"), pool.submit(_debian, folder / "debian")):
+            made.result()
     with private_engine() as engine:
         with subprocess.Popen(
             ["tar", "-C", str(folder / "debian"), "-c", "."], stdout=subprocess.PIPE

@@ -116,13 +116,16 @@ def loaded(ports: rig.Ports, rate_rps: int, happens: Callable[[rig.Load], None])
 
 
 @contextlib.contextmanager
-def without_api_server(cluster: Cluster) -> Iterator[None]:
+def without_api_server(cluster: Cluster, *, elected: bool) -> Iterator[None]:
     """Within, and for a minute from its beginning on, the API server is away.
 
-    At the end its nodes take pods again: for some seconds it takes them for lost, which it did not hear of.
+    A controller manager that was `elected` ends with it and begins anew. One that goes on takes nodes, which
+    it does not hear of, for lost, for up to a minute after the API server is back. At the end they take pods.
     """
-    before = cluster.renewals()
+    before, manager = cluster.renewals(), cluster.control_plane.controller_manager
     cluster.control_plane.stop_api_server()
+    if elected:
+        manager.end(signal.SIGKILL)
     try:
         began = time.monotonic()
         yield
@@ -130,8 +133,10 @@ def without_api_server(cluster: Cluster) -> Iterator[None]:
     finally:
         cluster.control_plane.start_api_server()
         back = time.monotonic()
+        if elected:
+            manager.start()
         until(lambda: before.items().isdisjoint(cluster.renewals().items()), PATIENCE_S, "nodes are heard of")
-        until(lambda: time.monotonic() > back + _LOST_S, PATIENCE_S)
+        until(lambda: elected or time.monotonic() > back + _LOST_S, PATIENCE_S)
         for node in cluster.nodes:
             cluster.await_until(f"/api/v1/nodes/{node.name}", _takes_pods)
 
